@@ -33,6 +33,11 @@ NO_RECORD: Final = "no record"
 IN_WARMUP: Final = "in the warmup"
 """The note of a worker that was lost begins so, and has this in it."""
 
+SIMULATED: Final = (
+    "SIMULATED: these results come from a simulator. They do not predict the performance of a "
+    "real GPU, model or server."
+)
+
 BUFFERED: Final = "WARNING: BUFFERED STREAM"
 """The note of a run whose streams were held back on the way begins so."""
 TOGETHER_UNEXPLAINED: Final = "WARNING: CHUNKS CAME TOGETHER"

@@ -12,7 +12,7 @@ from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Final
 
-from locust_llm.records.run_facts import Run
+from locust_llm.records.run_facts import SIMULATED, Run
 from locust_llm.report.document_blocks import (
     INEXACT,
     INEXACT_NOTE,
@@ -56,7 +56,6 @@ from locust_llm.report.sections.metric_tables import (
 )
 from locust_llm.report.sections.notes import (
     FIRST_FAILED,
-    SIMULATED,
     format_incomplete_line,
     format_policy_lines,
     format_stopped_line,
@@ -581,7 +580,8 @@ def _stages(
 
 
 def _arms(paired: PairedComparison) -> Iterator[Sequence[str]]:
-    return (cells_of_arms(figure) for figure in _select_arm_figures(paired) if figure.pairs)
+    figures = [figure for figure in _select_arm_figures(paired) if figure.pairs]
+    return (cells_of_arms(figure, with_pairs=paired.lacks_pairs) for figure in figures)
 
 
 def _select_arm_figures(paired: PairedComparison) -> list[PairedFigure]:

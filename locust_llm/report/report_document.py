@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from locust_llm.records.run_facts import Run
+from locust_llm.records.run_facts import SIMULATED, Run
 from locust_llm.report.open_loop_delivery import (
     format_backlog_line,
     format_delivery_line,
@@ -34,7 +34,6 @@ from .sections.headline import make_headline
 from .sections.interference import make_interference_blocks
 from .sections.metric_tables import make_detail_tables, make_main_tables
 from .sections.notes import (
-    SIMULATED,
     format_incomplete_line,
     format_stopped_line,
     format_verdict_line,

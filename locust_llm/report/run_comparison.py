@@ -17,6 +17,7 @@ from locust_llm.records.buffering import (
     is_gathered,
 )
 from locust_llm.records.outcomes import CUT, FAILURES, OK
+from locust_llm.records.run_facts import SIMULATED
 from locust_llm.records.server_metrics_history import read_history
 from locust_llm.report.compare.condition_differences import (
     MAX_CACHED_DIFFERENCE,
@@ -32,7 +33,6 @@ from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBl
 from locust_llm.report.open_loop_delivery import describe_overload
 from locust_llm.report.outages import describe_outages, select_outages_between
 from locust_llm.report.request_selection import ratio_of_sums
-from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.report.sections.prefill_limit_comparison import select_limit_requests
 from locust_llm.report.sections.prefix_cache import find_cached_share
 from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis

@@ -281,7 +281,9 @@ def test_a_recovery_that_nobody_saw_is_unknown() -> None:
     twice = [*steadily(0, 20), *refused(20, 26), *steadily(26, 60)]
     first, _ = measured(twice, disrupted(20.0, 26.0)).effects
     assert first.unknown == "not before disruption 2, 6 s later"
-    assert "there is no recovery time: not before disruption 2, 6 s later." in describe_disruption(first)
+    assert "there is no recovery time: not before disruption 2, 6 s later." in describe_disruption(
+        first
+    )
     early = only([*steadily(0, 3), *refused(3, 4), *steadily(4, 60)], disrupted(3.0))
     assert early.unknown == "no 5 s of load were before it"
     late = only([*steadily(0, 20), *refused(20, 22)], disrupted(20.0, stop_s=22))

@@ -451,7 +451,9 @@ def test_two_standstills_within_one_answer_are_two() -> None:
     assert spans == [(51.0, 57.0), (57.9, 61.9)]
     assert describe_outages(two) == "no token came from 51.0 to 57.0 s and from 57.9 to 61.9 s"
     summary = summarise_run(collect_columns([*one_user(), frozen_twice(40.0 + 10)]), a_run())
-    assert make_headline(summary, a_run()).endswith(" and from 57.9 to 61.9 s, and rates include these times")
+    assert make_headline(summary, a_run()).endswith(
+        " and from 57.9 to 61.9 s, and rates include these times"
+    )
 
 
 def test_two_standstills_within_the_answers_of_several_users_are_two() -> None:

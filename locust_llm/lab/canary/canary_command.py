@@ -33,6 +33,7 @@ from locust_llm.locust_adapter.signals import leave_process
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
+from locust_llm.records.run_facts import SIMULATED
 from locust_llm.server.discovery import (
     LINE_BYTES,
     WAIT_ADVICE,
@@ -196,6 +197,8 @@ def run_canary(words: list[str]) -> int:
         return fail(refusal)
     through = f" through the proxy {proxy}" if (proxy := list_passed_proxies(settings)) else ""
     say(f"canary on {settings.host}{through}: {plan.promise}\n")
+    if discovery.simulated:
+        say(f"{SIMULATED}\n")
     canary = Canary(settings, headers, discovery.model, plan.output_tokens, say)
     stop = Event()
     for number in ENDING_SIGNALS:

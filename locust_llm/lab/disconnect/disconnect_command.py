@@ -117,6 +117,7 @@ def run_disconnect(words: list[str]) -> int:
         server=discovery.server,
         started=started,
         version=locust_llm.__version__,
+        simulated=discovery.simulated,
         clients=options.clients,
         situations=situations,
         rules=judge_ghost_rules(rules, situations) if situations else (),

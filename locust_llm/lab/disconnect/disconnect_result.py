@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from locust_llm.records.run_facts import SIMULATED
 from locust_llm.slo.metric_definitions import GHOST_TOKENS
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.text.format import format_brief, format_count, format_duration
@@ -63,6 +64,8 @@ class DisconnectResult(msgspec.Struct, frozen=True, kw_only=True):
     started: str
     version: str
     """The version of locust-llm."""
+    simulated: bool = False
+    """The server is a simulator."""
     clients: int
     """So many clients left together; in a crowd four times as many."""
     situations: tuple[SituationResult, ...]
@@ -162,8 +165,9 @@ def _judge_situation(rule: Rule, ghosts: GhostEstimate | None) -> str:
 
 
 def format_disconnect_result(result: DisconnectResult) -> str:
-    """A line for each situation, then notes and rules."""
-    lines = list(_list_rows(result.situations))
+    """A line for each situation, then notes and rules. That the server is a simulator comes first."""
+    lines = [SIMULATED] * result.simulated
+    lines += _list_rows(result.situations)
     lines += [f"note: {note}" for note in result.notes]
     lines += [f"SLO {one.verdict}: {one.rule} ({one.value})" for one in result.rules]
     return "".join(f"{line}\n" for line in lines)

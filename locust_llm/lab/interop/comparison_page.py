@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from locust_llm.lab.static_page import render_page as rendered
+from locust_llm.records.run_facts import SIMULATED
 from locust_llm.report.chart_data.overlaid_runs import HUES, RunOverlay
 from locust_llm.report.chart_data.plot_data import Plot, PlotAxis, PlotSeries
 from locust_llm.report.compare.condition_differences import LoadedRun
@@ -25,7 +26,6 @@ from locust_llm.report.run_comparison import (
     list_differences,
     make_pair_blocks,
 )
-from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.text.format import clean_line
 
 from . import read_foreign_results

@@ -15,14 +15,13 @@ from locust_llm.lab.pareto.pareto_curve import (
     make_curve_of_runs,
     make_sweep_curve,
 )
-from locust_llm.records.run_facts import RECORDS, Run
+from locust_llm.records.run_facts import RECORDS, SIMULATED, Run
 from locust_llm.records.server_metrics_history import read_history
 from locust_llm.report import console_summary, write_report_files
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.render import text_report as tables
 from locust_llm.report.sections.energy import measure_stage_energies
-from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.best_points import CurvePoint
 from locust_llm.text.format import format_brief, format_count, format_number, print_safely

@@ -8,7 +8,7 @@ from typing import Final
 
 from tabulate import tabulate
 
-from locust_llm.records.run_facts import Run
+from locust_llm.records.run_facts import SIMULATED, Run
 from locust_llm.report.document_blocks import (
     LABEL,
     Block,
@@ -19,7 +19,7 @@ from locust_llm.report.document_blocks import (
     TextBlock,
 )
 from locust_llm.report.report_document import build_report_document
-from locust_llm.report.sections.notes import SIMULATED, format_incomplete_line
+from locust_llm.report.sections.notes import format_incomplete_line
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.text.format import clean_line
 

@@ -182,6 +182,11 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
         return describe_unknown_metrics(self.figures)
 
     @property
+    def lacks_pairs(self) -> bool:
+        """Some value is not of all pairs."""
+        return any(figure.left_out for figure in self.figures)
+
+    @property
     def different(self) -> int:
         """The number of values that are better or worse."""
         return sum(figure.different for figure in self.figures)
@@ -217,6 +222,9 @@ FROM_DUE: Final = "ttft_from_due"
 WITHOUT_WAIT: Final = ("ttft", "request_latency")
 """The times that count from the send."""
 LONGER_BLOCKS: Final = "use longer blocks (--block-duration) for more requests per block"
+LEAST_KNOWN: Final = 0.8
+"""A metric needs such a share of the pairs, as a block that a standstill emptied hides no difference
+of all others. Of ten pairs eight are enough."""
 FEW: Final = 20
 """With so few requests in a block, its values are of little use."""
 
@@ -823,13 +831,18 @@ def has_both_blocks(values: Floats) -> Bools:
     return np.asarray(~np.isnan(values).any(axis=1))
 
 
+def _count_needed_pairs(values: Floats) -> int:
+    """How many pairs must have the value in both blocks."""
+    return min(LEAST, math.ceil(LEAST_KNOWN * len(values)))
+
+
 def _absent(values: Floats) -> str:
     """Why there is nothing to compare."""
     if len(values) < 2:
         return "fewer than two pairs"
     known = values[has_both_blocks(values)]
-    if len(known) < min(LEAST, len(values)):
-        return f"{_count_empty_blocks(values)}, and {LEAST} pairs need one in both: {LONGER_BLOCKS}"
+    if len(known) < (needed := _count_needed_pairs(values)):
+        return f"{_count_empty_blocks(values)}, and {needed} pairs need one in both: {LONGER_BLOCKS}"
     if np.isinf(known).any():
         return (
             f"it falls on a failed request in {int(np.isinf(known).sum())} of {known.size} blocks"
@@ -842,7 +855,7 @@ def _explain_infinitely_worse(values: Floats) -> str:
     most pairs. Empty: it does not, or there are too few pairs."""
     known = values[has_both_blocks(values)]
     worse = int((np.isfinite(known[:, 0]) & np.isinf(known[:, 1])).sum())
-    if len(known) < LEAST or worse <= len(known) / 2:
+    if len(values) < LEAST or len(known) < _count_needed_pairs(values) or worse <= len(known) / 2:
         return ""
     return f"it falls on a failed request at the candidate alone in {worse} of {len(known)} pairs"
 
@@ -1042,7 +1055,6 @@ def _worse(rule: Rule, difference: ArmDifference) -> tuple[float, float, float]:
     return (value, low, high) if rule.less_is_better else (-value, -high, -low)
 
 
-HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95% interval", "")
 FIRST: Final = 5
 """The sentence names so many different values."""
 NOTE: Final = (
@@ -1114,7 +1126,9 @@ def _times(figure: PairedFigure) -> str:
 
 def make_paired_head(comparison: PairedComparison) -> tuple[str, ...]:
     """The head of the table of its values."""
-    return ("Metric", "alone", "with the others", *HEAD[3:]) if comparison.isolated else HEAD
+    arms = ("alone", "with the others") if comparison.isolated else (BASE, CANDIDATE)
+    pairs = ("pairs",) if comparison.lacks_pairs else ()
+    return ("Metric", *arms, "difference", "%", "95% interval", *pairs, "")
 
 
 def make_paired_table(comparison: PairedComparison) -> Iterator[Block]:
@@ -1125,7 +1139,11 @@ def make_paired_table(comparison: PairedComparison) -> Iterator[Block]:
         yield Heading(
             "A/A: base against itself" if comparison.aa else "A/B: candidate against base"
         )
-    rows = tuple(format_paired_cells(figure) for figure in comparison.figures if figure.pairs)
+    rows = tuple(
+        format_paired_cells(figure, with_pairs=comparison.lacks_pairs)
+        for figure in comparison.figures
+        if figure.pairs
+    )
     if rows:
         yield TableBlock(make_paired_head(comparison), rows)
     if unbounded := [
@@ -1189,8 +1207,8 @@ def format_paired_difference(figure: PairedFigure) -> str:
     return f"{figure.label} {by} ({figure.word})"
 
 
-def format_paired_cells(figure: PairedFigure) -> tuple[str, ...]:
-    """The cells under ``HEAD``."""
+def format_paired_cells(figure: PairedFigure, *, with_pairs: bool = False) -> tuple[str, ...]:
+    """The cells under ``make_paired_head``."""
     shown = _digits(figure)
     percent = "-" if figure.percent is None else format_signed(figure.percent, 1, "%")
     few = "*" * figure.few
@@ -1201,6 +1219,7 @@ def format_paired_cells(figure: PairedFigure) -> tuple[str, ...]:
         shown.difference,
         percent,
         _reach(figure),
+        *[str(len(figure.pairs))] * with_pairs,
         figure.word,
     )
 

@@ -161,12 +161,12 @@ def format_lost_kinds_line(summary: Summary) -> str | None:
     by_length = [found for found in summary.breakdowns if found.by == LENGTH]
     for breakdown in (*by_kind, *by_length):
         lost = [
-            group
-            for group in breakdown.groups
-            if group.failed >= MIN_LOST and not group.succeeded
+            group for group in breakdown.groups if group.failed >= MIN_LOST and not group.succeeded
         ]
         if lost and len(lost) < len(breakdown.groups):
-            which = ", ".join(f"{one.label} ({one.failed:,} failed)" for one in lost[:MAX_LOST_KINDS])
+            which = ", ".join(
+                f"{one.label} ({one.failed:,} failed)" for one in lost[:MAX_LOST_KINDS]
+            )
             more = len(lost) - MAX_LOST_KINDS
             rest = f" and {format_count(more, 'more kind')}" if more > 0 else ""
             return f"No request with {breakdown.by} {which}{rest} was answered."

@@ -45,10 +45,6 @@ from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import CLOSE, FAIL, INCONCLUSIVE, PASS, PASSES, POINT, WARNS
 from locust_llm.text.format import capitalise_sentence, format_brief, format_count, format_duration
 
-SIMULATED: Final = (
-    "SIMULATED: these results come from a simulator. They do not predict the performance of a "
-    "real GPU, model or server."
-)
 MAX_LENGTH_DEVIATION: Final = 0.05
 """Share; a mean length further from the one asked for gets a warning."""
 MIN_PREFILL_MS_PER_1K: Final = 1.0
@@ -631,7 +627,9 @@ def _tokens(counts: RunCounts, succeeded: int) -> Iterator[str]:
         yield "Tokens: counted by the server (usage) for every answered request."
     elif succeeded:
         if counts.tokens_from_usage:
-            some = f"the tokens (usage) of {counts.tokens_from_usage} of {succeeded} answered requests"
+            some = (
+                f"the tokens (usage) of {counts.tokens_from_usage} of {succeeded} answered requests"
+            )
         else:
             some = "no tokens (usage)"
         estimated = ""

@@ -191,9 +191,7 @@ def find_error_sources(requests: pd.DataFrame, run: Run) -> ErrorSources:
     )
 
 
-def find_overdue(
-    part: RequestSelection, health: ProcessHealth
-) -> "np.typing.NDArray[np.bool_]":
+def find_overdue(part: RequestSelection, health: ProcessHealth) -> "np.typing.NDArray[np.bool_]":
     """Which requests were due while this process stood still, and were sent later. In a closed loop
     a request is due when its user sends it."""
     overdue = np.zeros(part.size, np.bool_)
@@ -578,7 +576,9 @@ class RuleError(NamedTuple):
             return False
         if max(self.lower, self.higher) <= UNUSABLE_SHARE * abs(value):
             return False
-        return len({rule.holds(end) for end in (value - self.lower, value, value + self.higher)}) > 1
+        return (
+            len({rule.holds(end) for end in (value - self.lower, value, value + self.higher)}) > 1
+        )
 
 
 def measure_rule_error(rule: Rule, seen: Evaluation) -> RuleError:

@@ -174,7 +174,9 @@ def _observe_ghost_tokens(work: CancelledWork | None) -> ObservedValue:
     if work.ghost_tokens is None:
         return ObservedValue(None, count=work.cancelled, note=work.problem)
     if work.interval is None:
-        return ObservedValue(work.ghost_tokens, count=work.cancelled, note=FEW_WINDOWS.format(needed=work.needed))
+        return ObservedValue(
+            work.ghost_tokens, count=work.cancelled, note=FEW_WINDOWS.format(needed=work.needed)
+        )
     low, high = work.interval
     if work.still_running:
         note = "the server still ran requests at the end"

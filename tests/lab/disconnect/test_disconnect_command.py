@@ -12,6 +12,7 @@ from support.simulated import started
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.disconnect.disconnect_command import run_disconnect
+from locust_llm.records.run_facts import SIMULATED
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "disconnect-output.schema.json"
 
@@ -60,6 +61,8 @@ def test_counters_find_the_planted_ghosts(ghosts: str, statuses: tuple[ExitStatu
         rows = [row for row in simulator.truth()["requests"] if row["aborted"]]
     assert ended in statuses, told
     assert len(result["situations"]) == 5
+    assert result["simulated"]
+    assert SIMULATED in told
     found = sum(one["left"] * one["ghosts"]["tokens"] for one in result["situations"])
     planted = sum(row.get("ghost_tokens", 0) for row in rows)
     assert sum(one["left"] for one in result["situations"]) == len(rows)

@@ -1,6 +1,7 @@
 """The result of several rounds: the method of each situation, rules, and the text."""
 
 import pytest
+from msgspec.structs import replace
 
 from locust_llm.lab.disconnect.disconnect_result import (
     COUNTERS,
@@ -15,6 +16,7 @@ from locust_llm.lab.disconnect.disconnect_result import (
 )
 from locust_llm.lab.disconnect.disconnect_rounds import DECODE, UNSTREAMED, DisconnectRound
 from locust_llm.lab.disconnect.ghost_tokens import CounterRound, GhostEstimate
+from locust_llm.records.run_facts import SIMULATED
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, parse_rule
 
 
@@ -85,6 +87,8 @@ def test_text() -> None:
         "note: one",
         "SLO FAIL: ghost_tokens < 10 (80 (79 to 81) without a stream)",
     ]
+    simulated = format_disconnect_result(replace(result, simulated=True))
+    assert simulated == f"{SIMULATED}\n{format_disconnect_result(result)}"
     assert summarise_ghosts(situations) == (
         "The server works on for clients who left: 80 (79 to 81) tokens for each client who left "
         "without a stream."

@@ -451,7 +451,13 @@ def test_requests_that_a_standstill_delayed_are_a_burst_that_nobody_asked_for() 
 
 @pytest.mark.parametrize(
     ("lower", "higher", "hidden"),
-    [(150.0, 0.0, True), (40.0, 0.0, False), (0.0, 150.0, False), (101.0, 0.0, True), (39.0, 39.0, False)],
+    [
+        (150.0, 0.0, True),
+        (40.0, 0.0, False),
+        (0.0, 150.0, False),
+        (101.0, 0.0, True),
+        (39.0, 39.0, False),
+    ],
 )
 def test_a_large_error_hides_on_which_side_of_the_limit_a_value_is(
     lower: float, higher: float, hidden: bool
