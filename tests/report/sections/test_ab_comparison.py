@@ -241,7 +241,7 @@ def test_a_block_without_a_value_leaves_its_pair_out_of_ten(gone: int) -> None:
     assert {row[0]: row[-2] for row in table.rows}["TTFT p50 (ms)"] == str(10 - gone)
     assert {row[0]: row[-2] for row in table.rows}["Failures (%)"] == str(10 - gone)
     console = format_ending(summary, run, "reports/x", 400)
-    assert re.search(rf"(?m)^TTFT p50 \(ms\) .* {10 - gone}  worse$", console)
+    assert re.search(rf"(?m)^TTFT p50 \(ms\) .* {10 - gone}  +worse$", console)
     assert f"from {10 - gone} of 10 pairs: in " in console
     assert [(rule.status, rule.count) for rule in summary.slos] == [("FAIL", 10 - gone)]
 
