@@ -121,7 +121,7 @@ class RunStore:
         self.totals = RunTotals()
         self.answer_tally: AnswerTally | None = None
         """None: answers are not checked."""
-        self.buffering = BufferingByArm()
+        self.buffering = BufferingByArm(settings)
         self._made_at = now()
         if settings.check_answers:
             self.answer_tally = AnswerTally(lambda: self.started_at)

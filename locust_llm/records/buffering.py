@@ -17,6 +17,8 @@ from typing import Final
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import BUFFERED, TOGETHER_UNEXPLAINED, ProcessHealth
+from locust_llm.settings.run_options import Settings
+from locust_llm.settings.sweep_option import PREFILL
 from locust_llm.slo.metric_definitions import BY_WORD
 from locust_llm.slo.rules import Rule
 
@@ -55,6 +57,7 @@ lumps of ``LUMP`` chunks a process must have missed three of four."""
 BUSY_CORES: Final = 0.9
 """The share of all cores' time from which on some process waits for a core."""
 TAKEN_BACK: Final = "The warning about a buffer no longer holds"
+LATER_KNOWN: Final = "; at its end the run may know which"
 DECIDED_LATER: Final = (
     "The warning during the run did not know the cause; there were free cores, so it is no lack of "
     "CPU."
@@ -69,9 +72,11 @@ LUMPS: Final = "lumps"
 class Buffering:
     """Finds out whether one server gathers its answers before it sends them."""
 
-    def __init__(self, arm: str = "") -> None:
-        """``arm``: the server's, of two that are compared."""
+    def __init__(self, arm: str = "", parts: str = "") -> None:
+        """``arm``: the server's, of two that are compared. ``parts``: of stages or repeats, whose own
+        reports have this note too."""
         self._arm = arm
+        self._parts = parts
         self.answers = 0
         """Successful streams that are long enough."""
         self.ways: Counter[str] = Counter()
@@ -116,7 +121,7 @@ class Buffering:
             if self.answers < WARN_AFTER or seconds < WARN_AFTER_S or not self.way:
                 return ""
             self._alarm_s = seconds
-            return next(self.remarks())  # whether a core was free is known at the end
+            return next(self.remarks(goes_on=True))
         if self._retracted or self.way:
             return ""
         self._retracted = True
@@ -148,15 +153,16 @@ class Buffering:
         """The tokens in a chunk, as the server counted them. None: it did not count."""
         return self.tokens / self.chunks if self.chunks else None
 
-    def remarks(self, shortage: str | None = None) -> Iterator[str]:
+    def remarks(self, shortage: str | None = None, *, goes_on: bool = False) -> Iterator[str]:
         """What TTFT and gaps need as a remark, by all answers so far. ``shortage``: see
-        describe_cpu_shortage."""
+        describe_cpu_shortage. ``goes_on``: whether a core was free is known at the end alone."""
         if self._alarm_s is not None and not self.way:
             yield self._retraction()
         if not self.way:
             return
         of = f"{self.ways[self.way]} of {self.answers} responses examined"
         of += f" of the {self._arm}" * bool(self._arm)
+        of += f" in all {self._parts}" * (bool(self._parts) and not goes_on)
         took = f"{self._longest_us / 1e6:.1f} s"
         pattern, cause, effect, blurred = _WORDS[self.way]
         pattern = pattern.format(of=of, took=took)
@@ -171,7 +177,7 @@ class Buffering:
             either = f"{cause[0].lower()}{cause[1:].removesuffix('.')}"
             yield (
                 f"{TOGETHER_UNEXPLAINED}: {pattern} Either {either}, or a process had too little "
-                f"CPU. {blurred}"
+                f"CPU{LATER_KNOWN * goes_on}. {blurred}"
             )
         else:
             decided = f"{DECIDED_LATER} " if self._alarm_s is not None else ""
@@ -181,14 +187,20 @@ class Buffering:
 class BufferingByArm:
     """The buffering of each server that is compared; of one server alone where none is."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
+        """The arms of an A/A test, and prefill limits that are compared, have one server."""
+        self._has_arms = settings.compares and not settings.same_server
+        self._parts = "repeats" if settings.repeats > 1 else ""
+        if settings.sweep and not settings.sweeps(PREFILL):
+            self._parts = "stages"
         self._of_arm: dict[str, Buffering] = {}
 
     def add(self, record: Record) -> str:
         """As ``Buffering.add``."""
-        if record.arm not in self._of_arm:
-            self._of_arm[record.arm] = Buffering(record.arm)
-        return self._of_arm[record.arm].add(record)
+        arm = record.arm if self._has_arms else ""
+        if arm not in self._of_arm:
+            self._of_arm[arm] = Buffering(arm, self._parts)
+        return self._of_arm[arm].add(record)
 
     def remarks(self, shortage: str | None = None) -> Iterator[str]:
         """As ``Buffering.remarks``, of each server."""

@@ -51,7 +51,7 @@ def renew_notes(run: Run, records: Iterable[Record], history: EngineHistory | No
     old = [place for place, note in enumerate(run.notes) if OF_RECORDS.match(note)]
     if not old or run.stage is not None:
         return run
-    buffering = BufferingByArm()
+    buffering = BufferingByArm(run.settings)
     retried = 0
     resent = 0
     for record in records:

@@ -3,13 +3,14 @@ made."""
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.loop_watch import garbage_frozen
-from support.records import answered, failed
+from support.records import a_run, answered, failed
 
 from locust_llm.records.buffering import (
     DELAYED,
@@ -105,7 +106,7 @@ def test_the_remark_names_the_likely_cause() -> None:
 def test_the_end_names_the_cause_that_the_alarm_left_open(record: Record) -> None:
     """The alarm comes before it is known whether a core was free; a short run has no alarm."""
     ((_, alarm),) = over_time([record] * 60)
-    assert ", or a process had too little CPU. " in alarm
+    assert ", or a process had too little CPU; at its end the run may know which. " in alarm
     long = Buffering()
     for number in range(60):
         long.add(replace(record, closed_at=10.0 + number / 4))
@@ -126,13 +127,38 @@ def test_the_end_names_the_cause_that_the_alarm_left_open(record: Record) -> Non
 
 def test_each_of_two_compared_servers_is_examined_by_itself() -> None:
     """The candidate holds all of its answers back, which are 9 of 20 of the run."""
-    found = BufferingByArm()
+    found = BufferingByArm(a_run(candidate="http://other:8000").settings)
     for number in range(20):
         record, arm = (BURST, CANDIDATE) if number % 20 < 9 else (STEADY, BASE)
         found.add(replace(record, arm=arm, closed_at=10.0 + number))
     (said,) = found.remarks("")
     assert said.startswith(
         "WARNING: BUFFERED STREAM: 9 of 9 responses examined of the candidate arrived complete"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "which"),
+    [
+        ({"aa": True}, ""),
+        ({"sweep": "prefill-concurrency=1,2"}, ""),
+        ({"sweep": "concurrency=1,2"}, " in all stages"),
+        ({"repeats": 3}, " in all repeats"),
+        ({}, ""),
+    ],
+)
+def test_one_server_is_examined_as_one_and_the_parts_of_a_run_are_named(
+    settings: dict[str, Any], which: str
+) -> None:
+    """An A/A test has one server, and so has a comparison of prefill limits. The report of a stage
+    has this note, too."""
+    found = BufferingByArm(a_run(**settings).settings)
+    for number in range(20):
+        arm = CANDIDATE if number % 2 else BASE
+        found.add(replace(BURST, arm=arm, closed_at=10.0 + number))
+    (said,) = found.remarks("")
+    assert said.startswith(
+        f"WARNING: BUFFERED STREAM: 20 of 20 responses examined{which} arrived complete"
     )
 
 

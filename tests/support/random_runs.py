@@ -305,7 +305,7 @@ def _gather_chunks(made: Made, answer: dict[str, Any], first: float, last: float
 
 def _note_buffer(made: Made) -> tuple[str, ...]:
     """Returns what the end of the run says of gathered chunks, with or without a free core."""
-    buffering = BufferingByArm()
+    buffering = BufferingByArm(made.run.settings)
     for record in made.records:
         buffering.add(record)
     shortage = Random(f"cores of {made.seed}").choice((None, "", "The cores were busy"))

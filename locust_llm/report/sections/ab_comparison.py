@@ -842,7 +842,9 @@ def _absent(values: Floats) -> str:
         return "fewer than two pairs"
     known = values[has_both_blocks(values)]
     if len(known) < (needed := _count_needed_pairs(values)):
-        return f"{_count_empty_blocks(values)}, and {needed} pairs need one in both: {LONGER_BLOCKS}"
+        return (
+            f"{_count_empty_blocks(values)}, and {needed} pairs need one in both: {LONGER_BLOCKS}"
+        )
     if np.isinf(known).any():
         return (
             f"it falls on a failed request in {int(np.isinf(known).sum())} of {known.size} blocks"

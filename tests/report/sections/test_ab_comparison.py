@@ -234,7 +234,11 @@ def test_a_block_without_a_value_leaves_its_pair_out_of_ten(gone: int) -> None:
     summary = summarised(run, lacking)
     assert summary.paired is not None
     figure = the(summary, "TTFT p50 (ms)")
-    assert (len(figure.pairs), figure.percent, figure.word) == (10 - gone, pytest.approx(50), "worse")
+    assert (len(figure.pairs), figure.percent, figure.word) == (
+        10 - gone,
+        pytest.approx(50),
+        "worse",
+    )
     assert summary.paired.verdict == DIFFERENT
     assert make_paired_head(summary.paired)[-2:] == ("pairs", "")
     (table,) = (one for one in make_paired_table(summary.paired) if isinstance(one, TableBlock))
