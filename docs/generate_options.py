@@ -52,6 +52,7 @@ GUIDES: Final = {
     "demo": "../../get-started/install.md",
     "simulate": "../../how-to/simulator.md",
     "check": "../../get-started/quickstart.md",
+    "quick": "../../get-started/quickstart.md",
     "canary": "../../how-to/canary.md",
     "disconnect": "../../how-to/disconnect.md",
     "gateway": "../../how-to/gateway.md",
@@ -106,7 +107,7 @@ HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
 SHORT_HEAD: Final = "| option | default | meaning |\n|---|---|---|\n"
 """For commands whose values need no example: the value stands with its option."""
 JOBS: Final = {
-    "Test a server": ("run", "ab", "verify", "probe", "canary", "disconnect", "soak"),
+    "Test a server": ("quick", "run", "ab", "verify", "probe", "canary", "disconnect", "soak"),
     "Test a gateway": ("gateway",),
     "Prepare a run": ("check", "selftest", "scenario", "demo", "simulate"),
     "Read results": ("report", "figure", "compare", "pareto", "history", "audit"),

@@ -40,6 +40,7 @@ from locust_llm.server.discovery import (
 )
 from locust_llm.server.http_get import PROBE_HEADER
 from locust_llm.server.length_control import LENGTH_PROMPT, LENGTH_TOKENS, obeys_length
+from locust_llm.server.local_servers import show_local_servers
 from locust_llm.server.open_files_and_ports import (
     explain_shortage,
     raise_open_files,
@@ -526,35 +527,51 @@ def format_finding(finding: CheckFinding) -> str:
 def run_check(words: list[str]) -> int:
     """Run the check. Returns 0 if a run can start, 1 with a problem."""
     parser = _parser()
-    refusal = unknown_options(words, parser._option_string_actions)
-    if not refusal:
-        options = parser.parse_args(words)
-        try:
-            headers = read_access_options(options)
-            settings = _settings(options)
-            refusal = next(validate_settings(settings), "")
-        except (OSError, ValueError) as error:
-            refusal = str(error)
-        if split_replica_urls(options.host or ""):
-            refusal = (
-                "check takes one address at a time; a run checks all of its addresses before the "
-                "load"
-            )
-    if refusal:
+    if refusal := unknown_options(words, parser._option_string_actions):
         return fail(refusal)
-    found = []
-    for finding in check_server(settings, headers, raise_open_files()):
-        found.append(finding)
-        if not options.json:
-            print_safely(f"{format_finding(finding)}\n")
+    options = parser.parse_args(words)
+    if not (options.address or options.host):
+        show_local_servers("locust-llm check {host}")
+    try:
+        target = read_check_target(options)
+    except (OSError, ValueError) as error:
+        return fail(str(error))
+    found = list(show_findings(target, quiet=options.json))
     if options.json:
         print_safely(f"{msgspec.json.encode([finding._asdict() for finding in found]).decode()}\n")
     problems = any(finding.level == PROBLEM for finding in found)
     return ExitStatus.FAILED_REQUESTS if problems else ExitStatus.OK
 
 
+class CheckTarget(NamedTuple):
+    """The server to check, and the headers of every request."""
+
+    settings: Settings
+    headers: Mapping[str, str]
+
+
+def read_check_target(options: argparse.Namespace) -> CheckTarget:
+    """Raises OSError and ValueError of one sentence."""
+    headers = read_access_options(options)
+    if split_replica_urls(options.host or ""):
+        raise ValueError(
+            "check takes one address at a time; a run checks all of its addresses before the load"
+        )
+    settings = _settings(options)
+    if refusal := next(validate_settings(settings), ""):
+        raise ValueError(refusal)
+    return CheckTarget(settings, headers)
+
+
+def show_findings(target: CheckTarget, *, quiet: bool = False) -> Iterator[CheckFinding]:
+    """The findings, printed as soon as they are known. ``quiet``: they are not printed."""
+    for finding in check_server(target.settings, target.headers, raise_open_files()):
+        if not quiet:
+            print_safely(f"{format_finding(finding)}\n")
+        yield finding
+
+
 def _parser() -> argparse.ArgumentParser:
-    s = Settings()
     parser = argparse.ArgumentParser(
         prog="locust-llm check",
         description=(
@@ -564,6 +581,20 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: locust-llm check https://llm.example.com --model llama --api-key-file "
         "key.txt",
     )
+    add_check_options(
+        parser,
+        users=1,
+        what="users of the planned run, to check open files and ports",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_access_options(parser)
+    return parser
+
+
+def add_check_options(parser: argparse.ArgumentParser, *, users: int, what: str) -> None:
+    """The options for the server and its requests. ``what``: the meaning of the users, of which
+    ``users`` are the default."""
+    s = Settings()
     add = parser.add_argument
     add_host_option(parser)
     add("--model", help="model to request (default: the server's first)")
@@ -573,13 +604,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_false",
         help="accept a model that the server does not list",
     )
-    add(
-        "-u",
-        "--users",
-        type=int,
-        default=1,
-        help=("users of the planned run, to check open files and ports (default: %(default)s)"),
-    )
+    add("-u", "--users", type=int, default=users, help=f"{what} (default: %(default)s)")
     for flag, mean in (
         ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean),
         ("--output-tokens-mean", s.output_tokens_mean),
@@ -607,9 +632,6 @@ def _parser() -> argparse.ArgumentParser:
         default="max_tokens",
         help="request field that limits the output length (default: %(default)s)",
     )
-    add("--json", action="store_true", help="print the findings as JSON")
-    add_access_options(parser)
-    return parser
 
 
 def _settings(options: argparse.Namespace) -> Settings:

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "demo": "locust_llm.demo_command:run_demo",
     "simulate": "locust_llm.simulator.simulate_command:run_simulate",
     "check": "locust_llm.check_command:run_check",
+    "quick": "locust_llm.lab.quick.quick_command:run_quick",
     "canary": "locust_llm.lab.canary.canary_command:run_canary",
     "disconnect": "locust_llm.lab.disconnect.disconnect_command:run_disconnect",
     "gateway": "locust_llm.lab.gateway.gateway_command:run_gateway",
@@ -68,6 +69,7 @@ usage: locust-llm COMMAND ...
 
 Test a server:
   run             send load to a server, report the result and judge the SLOs
+  quick HOST      find in a minute how fast a server is and how many users fit
   check HOST      check a server before a run, in ten seconds
   ab              compare two servers, or two settings of one server, in alternating blocks
   verify          check in five minutes whether answers stay right under load

@@ -64,6 +64,7 @@ from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.machine import memory_refusal
 from locust_llm.records.record import Record
 from locust_llm.server.discovery import Discovery
+from locust_llm.server.local_servers import name_host_command, show_local_servers
 from locust_llm.server.open_files_and_ports import raise_open_files
 from locust_llm.server.prepare_run import (
     choose_run_address,
@@ -215,6 +216,8 @@ def _prepare_requests(options: Namespace, settings: Settings) -> Discovery | Non
     read_run_headers(options)  # of a worker too: they do not come from the master
     if options.worker or not (options.headless or options.autostart):
         return None
+    if not settings.host:
+        show_local_servers(name_host_command(sys.argv[0]))
     return survey_servers(settings, options, here=not options.master)
 
 

@@ -118,6 +118,7 @@ ENDINGS: Final[dict[str, tuple[str, ...]]] = {
     "a plan by no twin": ("plan", "{folder}/nothing", "--arrivals", "1/s"),
     "a prediction by no twin": ("twin", "predict", "{folder}/nothing"),
     "a drift of no twin": ("twin", "drift", "{folder}/nothing"),
+    "a quick test of no named server": ("quick",),
     "an A/B run without a candidate": ("ab", "--base", "127.0.0.1:1"),
 }
 """Each command needs no server, and has its exit status. Braces contain a path."""
@@ -125,6 +126,7 @@ ENDINGS: Final[dict[str, tuple[str, ...]]] = {
 ENDINGS_WITH_SERVER: Final[dict[str, tuple[str, ...]]] = {
     "a check": ("check", "{url}"),
     "a check of no server": ("check", "127.0.0.1:1"),
+    "a quick test of no server": ("quick", "127.0.0.1:1"),
     "a check of a model that is not there": ("check", "{url}", "--model", "no-such-model"),
     "a run": RUN,
     "an option that is not there": (*RUN, "--no-such-option"),

@@ -23,11 +23,14 @@ from tabulate import tabulate
 import locust_llm
 from locust_llm.exit_status import ExitStatus, fail, worst_exit_status
 from locust_llm.files.json_file import decode_json_file, replace_file
-from locust_llm.lab.twin.child_runs import RunStopped, make_session_folder, run_locust_llm
+from locust_llm.lab.twin.child_runs import (
+    RunStopped,
+    make_session_folder,
+    run_locust_llm,
+    split_withheld,
+)
 from locust_llm.report.sections.soak_section import format_soak_line, list_soak_sentences
-from locust_llm.settings.option_declaration import declared_options
 from locust_llm.settings.server_address import normalise_base_url
-from locust_llm.settings.unrecorded_options import UnrecordedOptions
 from locust_llm.text.console import write_console
 from locust_llm.text.format import print_json
 from locust_llm.text.hide_secrets import hide_url_secrets, remove_login_and_query
@@ -162,26 +165,6 @@ def _continue_plan(
     if options.run_time is not None:
         plan = msgspec.structs.replace(plan, run_time_s=options.run_time)
     return plan, [*plan.words, *rest]
-
-
-def split_withheld(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(words that may be stored, flags of those that may hold a secret)."""
-    secret = {
-        option.flag: option.kind is not bool for option in declared_options(UnrecordedOptions)
-    }
-    stored = list[str]()
-    withheld = list[str]()
-    skip = False
-    for word in words:
-        flag, equals, _ = word.partition("=")
-        if flag in secret:
-            withheld.append(flag)
-            skip = secret[flag] and not equals
-        elif skip:
-            skip = False
-        else:
-            stored.append(word)
-    return stored, list(dict.fromkeys(withheld))
 
 
 def _find_host(words: Sequence[str]) -> str:

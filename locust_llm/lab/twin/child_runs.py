@@ -26,7 +26,7 @@ SERVER: Final = tuple(
 """These options of a run concern the server: its API, keys, headers, certificates, timeouts."""
 HEADERS: Final = "LOCUST_LLM_HEADERS"
 _LOG: Final = re.compile(r"\[[^]]+\] \S+/(?:INFO|WARNING|ERROR)/locust_llm: (.*)")
-_STAGE: Final = re.compile(r"Stage \d+ of \d+, concurrency (\d+): (.*tokens/s.*)")
+_STAGE: Final = re.compile(r"Stage \d+(?: of \d+)?, concurrency (\d+): (.*tokens/s.*)")
 _PROBE: Final = re.compile(r"probe, (.*)")
 
 
@@ -72,6 +72,26 @@ def _words(option: Option, options: argparse.Namespace) -> Iterator[str]:
         return
     for one in value if isinstance(value, list) else [value]:
         yield f"{option.flag}={one}"
+
+
+def split_withheld(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(words that may be stored, flags of those that may hold a secret)."""
+    secret = {
+        option.flag: option.kind is not bool for option in declared_options(UnrecordedOptions)
+    }
+    stored = list[str]()
+    withheld = list[str]()
+    skip = False
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if flag in secret:
+            withheld.append(flag)
+            skip = secret[flag] and not equals
+        elif skip:
+            skip = False
+        else:
+            stored.append(word)
+    return stored, list(dict.fromkeys(withheld))
 
 
 def make_environment(options: argparse.Namespace, own: Mapping[str, str]) -> dict[str, str]:

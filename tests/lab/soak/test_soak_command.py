@@ -17,7 +17,6 @@ from locust_llm.lab.soak.soak_command import (
     open_session,
     run_part,
     run_soak,
-    split_withheld,
 )
 from locust_llm.lab.soak.soak_result import read_soak_result
 from locust_llm.text.console import write_console
@@ -42,25 +41,6 @@ def test_options_of_the_run_keep_their_order() -> None:
     options, rest = parse("-u", "4", "-t", "4h", *HOST, "--streaming", "--pid", "7")
     assert rest == ["-u", "4", *HOST, "--streaming", "--pid", "7"]
     assert options.run_time == 14400
-
-
-def test_words_that_may_be_secrets_are_not_stored() -> None:
-    words = [
-        "-u",
-        "4",
-        "--header",
-        f"X: {KEY}",
-        f"--api-key-command=echo {KEY}",
-        "--pid",
-        "7",
-        "--verbose",
-        "--model",
-        "m",
-    ]
-    assert split_withheld(words) == (
-        ["-u", "4", "--model", "m"],
-        ["--header", "--api-key-command", "--pid", "--verbose"],
-    )
 
 
 @pytest.mark.parametrize(
