@@ -84,7 +84,7 @@ command, its subcommand and the beginning of its anchors."""
 ENVIRONMENT: Final = """\
 Options with a value can also be set by environment variables or in a configuration file: `--request-rate` is
 `LOCUST_LLM_REQUEST_RATE`, and `--header` is `LOCUST_LLM_HEADERS`. There a *repeatable* option has one value per line.
-`OPENAI_API_KEY` holds the server's key. `N` is an integer from 1 and `NUMBER` is above 0, unless a range is shown.
+`N` is an integer from 1 and `NUMBER` is above 0, unless a range is shown.
 """
 LOCUSTS_OPTIONS: Final = """\
 ## Locust
@@ -106,6 +106,8 @@ LOCUSTS_OPTIONS: Final = """\
 HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
 SHORT_HEAD: Final = "| option | default | meaning |\n|---|---|---|\n"
 """For commands whose values need no example: the value stands with its option."""
+FOLLOWS: Final = {"quick": "check"}
+"""Commands whose other options are all those of another command."""
 JOBS: Final = {
     "Test a server": ("quick", "run", "ab", "verify", "probe", "canary", "disconnect", "soak"),
     "Test a gateway": ("gateway",),
@@ -138,14 +140,14 @@ def pages() -> dict[Path, str]:
     made = {"run": _page_of_run(of_run)}
     made["ab"] = _page_of_own(
         "ab",
-        "Compares a baseline with a candidate: two servers, or two settings of one server. It sends short blocks of load "
-        "to both in turn. `--base` is another name of `--host`.",
+        "Compares two servers, or two settings of one server, in short blocks of load that alternate. `--base` is another "
+        "name of `--host`.",
         [option for option in OPTIONS if option.group == "ab"],
     )
     made["verify"] = _page_of_own(
         "verify",
         "Checks whether answers stay right under load: a run with `--check-answers`, by default at 4, 16 and 64 users for "
-        "five minutes, with shared prefixes and cancelled requests.",
+        "five minutes.",
         [],
     )
     made["probe"] = _page_of_own(
@@ -154,8 +156,7 @@ def pages() -> dict[Path, str]:
         declared_options(ProbeOptions),
     )
     made["demo"] = _title("demo") + (
-        "Starts the simulator and tests it for 45 seconds. It needs no GPU. It takes the\n"
-        "[options of a run](run.md).\n"
+        "Starts the simulator and tests it for 45 seconds. It takes the [options of a run](run.md).\n"
     )
     for command in COMMANDS:
         if command not in LOCUST_COMMANDS:
@@ -274,6 +275,10 @@ def _parser_text(parser: ArgumentParser, prefix: str, command: str) -> str:
     other, subcommand, anchors = SAME_OPTIONS.get((command, prefix), ("", "", ""))
     rest = [action for action in actions if not {*of_run}.intersection(action.option_strings)]
     of_other = _find_shared_flags(rest, other, subcommand) if other else []
+    if command in FOLLOWS:
+        known = {*of_run, *_find_shared_flags(rest, FOLLOWS[command], "")}
+        link = f"[`{FOLLOWS[command]}`]({FOLLOWS[command]}.md)"
+        return f"{text}\n{SHORT_HEAD}{_rows(parser, prefix, known)}\nOtherwise as {link}.\n"
     if rows := _rows(parser, prefix, {*of_run, *of_other}):
         text += f"\n{SHORT_HEAD}{rows}"
     if of_run:

@@ -48,6 +48,7 @@ from locust_llm.server.open_files_and_ports import (
 )
 from locust_llm.server.refusals import advise_on_error, has_key, strip_web_page
 from locust_llm.server.refused_request_fields import REFUSED, RequestForm
+from locust_llm.settings.option_declaration import declared_options
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.server_address import (
     add_host_option,
@@ -575,8 +576,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm check",
         description=(
-            "Check a server before a run, in ten seconds: API key, model, path, context length, "
-            "streaming, token counts, prefix cache and limits."
+            "Check a server in ten seconds: API key, model, path, context length, streaming, token "
+            "counts, prefix cache and limits."
         ),
         epilog="example: locust-llm check https://llm.example.com --model llama --api-key-file "
         "key.txt",
@@ -595,27 +596,18 @@ def add_check_options(parser: argparse.ArgumentParser, *, users: int, what: str)
     """The options for the server and its requests. ``what``: the meaning of the users, of which
     ``users`` are the default."""
     s = Settings()
+    by_field = {option.field: option for option in declared_options(Settings)}
     add = parser.add_argument
     add_host_option(parser)
     add("--model", help="model to request (default: the server's first)")
-    add(
-        "--no-model-check",
-        dest="model_check",
-        action="store_false",
-        help="accept a model that the server does not list",
-    )
+    listed = by_field["model_check"]
+    switch = add(listed.flag, action=argparse.BooleanOptionalAction, default=True)
+    switch.help = listed.help  # argparse of Python 3.11 would add its own default to it
     add("-u", "--users", type=int, default=users, help=f"{what} (default: %(default)s)")
-    for flag, mean in (
-        ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean),
-        ("--output-tokens-mean", s.output_tokens_mean),
-    ):  # fmt: skip
-        add(
-            flag,
-            type=float,
-            default=mean,
-            metavar="TOKENS",
-            help="for the model's context (default: %(default)g)",
-        )
+    for option in (by_field["synthetic_input_tokens_mean"], by_field["output_tokens_mean"]):
+        mean = getattr(s, option.field)
+        text = f"{option.help} (default: {mean:g})"
+        add(option.flag, type=float, default=mean, metavar="TOKENS", help=text)
     add(
         "--endpoint-type",
         choices=tuple(PROTOCOLS),

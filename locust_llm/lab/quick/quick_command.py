@@ -139,8 +139,8 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm quick",
         description=(
-            "Answer in a minute how fast a server is and how many users fit: check, then run "
-            "--find-max. On a terminal, a server of this machine needs no HOST."
+            "Find in a minute how fast a server is and how many users fit. On a terminal it also "
+            "finds the server."
         ),
         epilog="example: locust-llm quick localhost:8000",
     )
