@@ -19,6 +19,7 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from support.runs import free_port
 
+from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.report.pull_request_comment import make_comment_mark
 from locust_llm.slo.rules import parse_rule
@@ -79,9 +80,39 @@ def test_the_workflows_of_the_guide_are_what_github_takes() -> None:
     assert f"steps.{fetch['id']}.outputs.rule" in against_baseline["with"]["slo"]
 
 
+def list_scripts(part: Any) -> Iterator[str]:
+    """Each ``run:`` in a workflow, an action or a step."""
+    if isinstance(part, list):
+        for one in part:
+            yield from list_scripts(one)
+    elif isinstance(part, dict):
+        if isinstance(part.get("run"), str):
+            yield part["run"]
+        for one in part.values():
+            yield from list_scripts(one)
+
+
+def list_workflow_texts() -> Iterator[str]:
+    """The action, our own workflows, and those in the pages."""
+    yield (CI / "action.yml").read_text()
+    for path in (CHECKOUT / ".github" / "workflows").glob("*.yml"):
+        yield path.read_text()
+    for path in (CHECKOUT / "docs").rglob("*.md"):
+        yield from re.findall(
+            r"^```yaml[^\n]*\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE
+        )
+
+
 def test_no_text_of_a_workflow_comes_into_a_script() -> None:
     """As a variable it cannot be a command, whatever is in it."""
-    assert [step["name"] for step in STEPS if EXPRESSION.search(step.get("run", ""))] == []
+    scripts = [
+        script
+        for text in list_workflow_texts()
+        for document in yaml.safe_load_all(text)
+        for script in list_scripts(document)
+    ]
+    assert len(scripts) > len(STEPS)
+    assert [script for script in scripts if "${{" in script] == []
     used = {
         name
         for step in STEPS
@@ -262,18 +293,29 @@ def test_options_are_words_and_never_commands(tmp_path: Path) -> None:
     assert {name: one.status for name, one in job.done.items()} == {"Run": 0, "Verdict": 4}
 
 
+def copy_checkout(folder: Path) -> None:
+    """Copy what pip needs to install the package, and the action."""
+    for name in ("locust_llm", "deploy"):
+        shutil.copytree(
+            CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+        )
+    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, folder / name)
+
+
+def use_dependencies_here(venv: Path) -> None:
+    """With PIP_NO_DEPS an environment has the package alone."""
+    (site,) = venv.glob("lib/*/site-packages")
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+
 @pytest.mark.slow
 def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path) -> None:
     """A run that passes, then on a pull request one that fails, with a server of its own, against
     the first as its base."""
-    checkout, temp = tmp_path / "pass" / "checkout", tmp_path / "temp"
+    temp = tmp_path / "temp"
     temp.mkdir()
-    for name in ("locust_llm", "deploy"):
-        shutil.copytree(
-            CHECKOUT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
-        )
-    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(CHECKOUT / name, checkout / name)
+    copy_checkout(tmp_path / "pass" / "checkout")
     path = f"{Path(sys.executable).resolve().parent}:/usr/local/bin:/usr/bin:/bin"
     port = free_port()
     host = {
@@ -284,9 +326,7 @@ def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path) -> None:
     passed = Job(tmp_path / "pass", temp, path, {}, **host, slo="error_rate < 20%")
     passed.take("Install locust-llm")
     assert not passed.failed, passed.done
-    (site,) = (temp / "locust-llm").glob("lib/*/site-packages")
-    # PIP_NO_DEPS: its dependencies are those here
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    use_dependencies_here(temp / "locust-llm")
     passed.take("Start the server", "Run", "Stop the server", "Comment", "Verdict")
     assert {name: one.status for name, one in passed.done.items() if one.status} == {}, passed.done[
         "Run"
@@ -369,6 +409,108 @@ def test_the_job_of_gitlab(tmp_path: Path) -> None:
     assert said("script", note) == f"<mr><note><3><--repo><https://git/us/it><--message><{text}>"
     assert note["rules"][0]["if"] == "$CI_MERGE_REQUEST_IID && $GITLAB_TOKEN"
     assert job["allow_failure"]["exit_codes"] == [ExitStatus.INCONCLUSIVE]
+
+
+@pytest.mark.slow
+def test_a_merge_request_is_compared_with_the_default_branch(tmp_path: Path) -> None:
+    """The jobs of GitLab in empty folders: the default branch stores its report, the merge request
+    fetches it, compares with it, and gets a note."""
+    jobs = yaml.safe_load((CI / "gitlab.yml").read_text())
+    copy_checkout(tmp_path / "checkout")
+    (bin_ := tmp_path / "bin").mkdir()
+    stored, note = tmp_path / "main", tmp_path / "note.md"
+    (bin_ / "glab").write_text(
+        "#!/bin/bash\n"
+        'if [ "$1 $2" = "job artifact" ]; then\n'
+        f'  [ "$3 $4" = "main load-test" ] && mkdir -p "$8" && cp -r "{stored}/report" "$8"\n'
+        f'else printf "%s" "$7" > "{note}"; fi\n'
+    )
+    (bin_ / "glab").chmod(0o755)
+
+    def run_job(name: str, folder: Path, **env: str) -> str:
+        job = jobs[name]
+        own = {key: str(value) for key, value in job["variables"].items()}
+        known = {
+            "PATH": f"{bin_}:{Path(sys.executable).resolve().parent}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(tmp_path), "CI_PROJECT_DIR": str(folder), "CI_JOB_NAME": "load-test",
+            "CI_DEFAULT_BRANCH": "main", "CI_PROJECT_URL": "https://git/us/it",
+            "CI_MERGE_REQUEST_IID": "3", "PIP_NO_DEPS": "1",
+            **{name: os.environ[name] for name in os.environ if name.startswith("PIP_")},
+        }  # fmt: skip
+        known |= {**own, **env, "LOCUST_LLM_REPORT_DIR": str(folder / "report")}
+        said = ""
+        for part in ("before_script", "script", "after_script"):
+            for line in job.get(part, []):
+                done = subprocess.run(
+                    ["bash", "-eo", "pipefail", "-c", f"{line}\nexport -p > {tmp_path}/env"],
+                    env=known, cwd=folder, text=True, timeout=300, check=False,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+                said += done.stdout
+                assert done.returncode == 0, f"{line}: {done.stdout}"
+                exported = re.findall(
+                    r'^declare -x (\w+)="((?:[^"\\]|\\.)*)"',
+                    (tmp_path / "env").read_text(),
+                    re.MULTILINE | re.DOTALL,
+                )
+                known |= {key: re.sub(r"\\(.)", r"\1", value) for key, value in exported}
+                if "pip install" in line:
+                    use_dependencies_here(folder / ".locust-llm")
+        return said
+
+    with start_simulator("--ttft-ms", "20", "--itl-ms", "2") as url:
+        run = {
+            "LOCUST_LLM_PACKAGE": str(tmp_path / "checkout"), "LOCUST_HOST": url,
+            "LOCUST_USERS": "4", "LOCUST_LLM_REQUEST_COUNT": "40",
+            "LOCUST_LLM_SYNTHETIC_INPUT_TOKENS_MEAN": "50", "LOCUST_LLM_OUTPUT_TOKENS_MEAN": "20",
+            "LOCUST_LLM_SLO": "error_rate < 20%", "LOCUST_LLM_SELFTEST": "off",
+            "LOCUST_LLM_BASE_SLO": "itl p50 within 300% of base/report",
+        }  # fmt: skip
+        stored.mkdir()
+        first = run_job(".locust-llm", stored, **run)
+        (merge := tmp_path / "merge").mkdir()
+        run_job(".locust-llm-baseline", merge)
+        second = run_job(".locust-llm", merge, **run)
+    run_job(".locust-llm-comment", merge)
+    assert "itl p50 within" not in first
+    assert "SLO PASS" in first
+    assert "SLO PASS" in second
+    assert "all 2 rules hold" in " ".join(second.split())
+    text = note.read_text()
+    assert text.startswith(make_comment_mark("load-test"))
+    assert "itl p50 within 300% of base/report" in text
+    assert "| TTFT p50 (ms)" in text
+
+
+@pytest.mark.parametrize("page", ["how-to/ci.md", "tutorials/ci-gate.md"])
+@pytest.mark.parametrize("has_baseline", [True, False])
+def test_the_baseline_of_a_page_is_the_last_good_run(
+    page: str, has_baseline: bool, tmp_path: Path
+) -> None:
+    """Without one the step ends well, and has no output."""
+    text = (CHECKOUT / "docs" / page).read_text()
+    blocks = re.findall(r"^```yaml[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    scripts = [one for block in blocks for one in list_scripts(yaml.safe_load(block))]
+    (script,) = [one for one in scripts if "gh run download" in one]
+    (bin_ := tmp_path / "bin").mkdir()
+    (bin_ / "gh").write_text(
+        '#!/bin/bash\nif [ "$2" = list ]; then echo "$LAST"; else mkdir "$7"; fi\n'
+        'printf "%s " "$@" >> asked\n'
+    )
+    (bin_ / "gh").chmod(0o755)
+    (workspace := tmp_path / "empty").mkdir()
+    output = tmp_path / "output"
+    output.touch()
+    subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        cwd=workspace, check=True,
+        env={"PATH": f"{bin_}:{os.environ['PATH']}", "GITHUB_OUTPUT": str(output),
+             "LAST": "42" if has_baseline else ""},
+    )  # fmt: skip
+    asked = (workspace / "asked").read_text()
+    assert ("run download 42 --name load-test --dir base" in asked) == has_baseline
+    assert (workspace / "base").is_dir() == has_baseline
+    assert len(output.read_text().splitlines()) == has_baseline
 
 
 # -- comments --------------------------------------------------------------------------------------
