@@ -214,10 +214,10 @@ def _prepare_requests(options: Namespace, settings: Settings) -> Discovery | Non
     except ValueError as error:
         refuse_run(str(error))
     read_run_headers(options)  # of a worker too: they do not come from the master
+    if not settings.host and not options.worker:
+        show_local_servers(name_host_command(sys.argv[0]))
     if options.worker or not (options.headless or options.autostart):
         return None
-    if not settings.host:
-        show_local_servers(name_host_command(sys.argv[0]))
     return survey_servers(settings, options, here=not options.master)
 
 
