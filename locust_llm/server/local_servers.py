@@ -81,8 +81,9 @@ def _look_at_port(port: int) -> LocalServer | None:
         )
     except FetchFailed:
         return None
-    if answer.status in KEY_REQUIRED and decode_response(answer.body, dict[str, Any]):
-        return LocalServer(port, _name_server(answer), needs_key=True)
+    if answer.status in KEY_REQUIRED:
+        refusal = decode_response(answer.body, dict[str, Any])
+        return LocalServer(port, _name_server(answer), needs_key=True) if refusal else None
     listed = decode_response(answer.body, _ListedModels) if answer.status == 200 else None
     names = [] if listed is None else [model.id for model in listed.data]
     models = tuple(sanitise_text(name, most=NAME_BYTES) for name in names)

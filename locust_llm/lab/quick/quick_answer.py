@@ -100,7 +100,8 @@ def describe_fit(capacity: CapacityEstimate | None) -> str:
     if capacity.value is None:
         return f"At most {_count_fitting(capacity.high)} {LIMITS_IN_WORDS}."
     if capacity.is_open and capacity.low is not None:
-        return f"At least {_count_fitting(capacity.low)} {LIMITS_IN_WORDS}."
+        least = format_load(capacity.low, USERS)
+        return f"At least {least}, the most that were tried, fit {LIMITS_IN_WORDS}."
     return (
         f"About {_count_fitting(capacity.value)} {LIMITS_IN_WORDS}; the 95% interval is "
         f"{capacity.format_interval(USERS)}."
@@ -121,7 +122,7 @@ def describe_next_run(
     low, high = 1.0, float(most_users)
     purpose = "For an answer"
     if capacity is not None and capacity.is_open and capacity.low is not None:
-        low, high = capacity.low, WIDER * capacity.low
+        low, high = capacity.low, max(WIDER * capacity.low, high)
         purpose = "To find the limit"
     elif capacity is not None and capacity.high is not None:
         low = max(1.0, (capacity.low or 1.0) // 2)
