@@ -119,10 +119,12 @@ def describe_next_run(
     """What the user runs next, with its command line."""
     if capacity is not None and capacity.high is None:
         return f"To see where the time goes, run: {_write_run(words, '-u 1 -t 60')}"
-    low, high = 1.0, float(most_users)
+    low = 1.0
+    high = float(most_users)
     purpose = "For an answer"
     if capacity is not None and capacity.is_open and capacity.low is not None:
-        low, high = capacity.low, max(WIDER * capacity.low, high)
+        low = capacity.low
+        high = max(WIDER * low, high)
         purpose = "To find the limit"
     elif capacity is not None and capacity.high is not None:
         low = max(1.0, (capacity.low or 1.0) // 2)
