@@ -26,8 +26,7 @@ from locust_llm.lab.twin.child_runs import (
 )
 from locust_llm.locust_adapter.command_line_parser import add_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
-from locust_llm.records.run_facts import RUN
-from locust_llm.report.sections.notes import SIMULATED
+from locust_llm.records.run_facts import RUN, SIMULATED
 from locust_llm.report.write_report_files import HTML_FILE
 from locust_llm.server.local_servers import (
     describe_local_servers,
