@@ -25,6 +25,7 @@ HEAVY: Final = (
     "numpy",
     "pandas",
     "tabulate",
+    "jsonschema",
 )
 
 
@@ -46,6 +47,16 @@ def test_the_load_generator_needs_neither_numpy_nor_pandas() -> None:
     assert not {"numpy", "pandas", "tabulate"} & loaded_by(
         "from locust_llm import LLMUser, ProbeUser"
     )
+
+
+def test_a_run_without_rules_on_schemas_does_not_load_jsonschema() -> None:
+    pytest.importorskip("jsonschema")
+    code = """
+from locust_llm.settings.run_options import Settings
+from locust_llm.settings.settings_validation import validate_settings
+assert list(validate_settings(Settings(host="http://127.0.0.1:1"))) == []
+"""
+    assert loaded_by(code) == set()
 
 
 def test_what_exports_telemetry_needs_neither_locust_nor_gevent() -> None:

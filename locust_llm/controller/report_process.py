@@ -32,6 +32,8 @@ BYTES_PER_S: Final = 500_000
 """The records add a second for so many bytes; the process reads some 20 MB a second."""
 PROGRESS_S: Final = 15.0
 """The interval of log lines while reports are being made."""
+ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""numpy would start a thread for each core, which wait by computing and find no work."""
 _working: subprocess.Popen[str] | None = None
 _given_up = False
 
@@ -58,7 +60,7 @@ def make_reports(folder: Path) -> ReportOutcome:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
                 start_new_session=True,
-                env=os.environ | terminal_width_variable(),
+                env=os.environ | ONE_THREAD | terminal_width_variable(),
             )  # fmt: skip
             late = gevent.spawn(_attend, _working, _patience_s(folder))
             out, err = _working.communicate()

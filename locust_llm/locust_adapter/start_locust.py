@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from locust_llm.commands import imports_uncollected
 from locust_llm.exit_status import (
     ENDING_SIGNALS,
     ExitStatus,
@@ -31,11 +32,12 @@ def start_locust(
         # an exception may be swallowed while modules are imported
         if signal.getsignal(number) is end_before_load:
             signal.signal(number, leave_before_load)
-    from locust.main import main as locust_main  # late: it patches the process
+    with imports_uncollected():
+        from locust.main import main as locust_main  # late: it patches the process
 
-    # before the locustfile, so that --help knows the options of this package
-    import_module("locust_llm.plugin")
-    if ours:
-        import_module(users)  # and those that its users have
+        # before the locustfile, so that --help knows the options of this package
+        import_module("locust_llm.plugin")
+        if ours:
+            import_module(users)  # and those that its users have
     locust_main()
     return ExitStatus.OK

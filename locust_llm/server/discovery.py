@@ -230,7 +230,7 @@ def _survey(
     answer = _models(ask, settings, clock, sleep)
     header = sanitise_text(answer.server, secrets, most=NAME_BYTES)
     model, notes = _choose(settings, answer, secrets, key=key)
-    if not has_jsonschema() and find_response_schema(collect_extra_inputs(settings)) is not None:
+    if find_response_schema(collect_extra_inputs(settings)) is not None and not has_jsonschema():
         notes.append(f"responses are not checked against their schema, because {MISSING}")
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)

@@ -92,8 +92,8 @@ def validate_settings(settings: Settings) -> Iterator[str]:
             )
     yield from _routers(settings)
     yield from _metrics_urls(settings)
-    if not has_jsonschema() and any(
-        rule.metric == SCHEMA_VALID for rule in settings.rules.readable
+    if any(rule.metric == SCHEMA_VALID for rule in settings.rules.readable) and (
+        not has_jsonschema()
     ):
         yield f"an SLO on {SCHEMA_VALID} cannot be judged: {MISSING}"
     try:
