@@ -254,11 +254,8 @@ def _slots(discovery: Discovery, users: int) -> Iterator[CheckFinding]:
     if not (slots := discovery.server_flags.get("total_slots", "")).isdecimal():
         return
     few = users > int(slots)
-    advice = (
-        f"of {users} users {users - int(slots)} wait for a slot, and TTFT includes that wait"
-        if few
-        else ""
-    )
+    waiting = "1 waits" if users - int(slots) == 1 else f"{users - int(slots)} wait"
+    advice = f"of {users} users {waiting} for a slot, and TTFT includes that wait" if few else ""
     requests = format_count(int(slots), "request")
     yield CheckFinding(
         NOTE if few else FINE,

@@ -148,21 +148,24 @@ class UserStart(msgspec.Struct, frozen=True, kw_only=True):
     def describe_plan(self) -> str:
         """Before the start, which may take longer than planned while requests await their first
         token."""
-        planned = str(self).replace(" started", " start")
+        start = " starts" if self.users == 1 else " start"
+        planned = str(self).replace(" started", start)
         if self.by == BY_RATE:
             return planned
-        return planned.replace(" start over ", " start over at least ", 1)
+        return planned.replace(f"{start} over ", f"{start} over at least ", 1)
 
     def __str__(self) -> str:
+        users = format_count(self.users, "user")
         if self.by == BY_RATE and not self.over_s:
-            return f"All {self.users} users started at once (-r {self.rate_per_s:g})."
+            every = "All " * (self.users > 1)
+            return f"{every}{users} started at once (-r {self.rate_per_s:g})."
         if self.by == BY_RATE:
-            return f"{self.users} users started over {self.over_s:.3g} s (-r {self.rate_per_s:g})."
+            return f"{users} started over {self.over_s:.3g} s (-r {self.rate_per_s:g})."
         took_s = self.over_s if self.took_s is None else self.took_s
         if took_s <= SLOW_START * self.over_s:
-            return f"{self.users} users started over {self.over_s:.3g} s{_START_REASONS[self.by]}."
+            return f"{users} started over {self.over_s:.3g} s{_START_REASONS[self.by]}."
         return (
-            f"{self.users} users started over {took_s:.3g} s, each when no request awaited its "
+            f"{users} started over {took_s:.3g} s, each when no request awaited its "
             f"first token. {self.over_s:.3g} s were planned{_START_REASONS[self.by]}."
         )
 

@@ -8,7 +8,7 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.document_blocks import format_interval, format_observed
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, PASSES, SloResult
-from locust_llm.text.format import clean_line
+from locust_llm.text.format import clean_line, format_count
 
 
 def export_junit_xml(summary: Summary, run: Run) -> bytes:
@@ -55,7 +55,7 @@ def export_junit_xml(summary: Summary, run: Run) -> bytes:
 def describe_slo_result(result: SloResult) -> str:
     """``observed 612ms (95 % interval 590ms to 640ms, 500 requests): the reason``."""
     details = [] if format_interval(result) == "-" else [f"95% interval {format_interval(result)}"]
-    details += [f"of {result.count} values"] if result.count else []
+    details += [f"of {format_count(result.count, 'value')}"] if result.count else []
     figure = f"observed {format_observed(result)}" + (f" ({', '.join(details)})" if details else "")
     parts = [figure] if result.observed is not None else []
     return ": ".join([*parts, *([result.reason] if result.reason else [])])

@@ -35,6 +35,7 @@ from locust_llm.text.format import (
     capitalise_sentence,
     count_distinguishing_digits,
     format_brief,
+    format_count,
     format_duration,
 )
 
@@ -428,8 +429,9 @@ def format_delivery_line(summary: "Summary") -> str | None:
     if delivery.cause == GATE:
         why = f"the prefill limit. {_by_gate(delivery)}"
     elif delivery.cause == SERVER and delivery.overload is not None:
+        busy = "the user was" if delivery.users == 1 else f"all {delivery.users} users were"
         why = (
-            f"the server. It fell behind before all {delivery.users} users were busy, "
+            f"the server. It fell behind before {busy} busy, "
             f"{format_brief(delivery.overload.all_busy_s, digits=2)} s "
             "after the start"
         )
@@ -464,7 +466,7 @@ def format_delivery_line(summary: "Summary") -> str | None:
         users = "?" if delivery.users_needed is None else f"{delivery.users_needed:.1f}"
         why = (
             "a burst of arrivals, or arrivals just before the end of the run. "
-            f"On average {gate}{users} of {delivery.users} users were needed"
+            f"On average {gate}{users} of {format_count(delivery.users, 'user')} were needed"
         )
     where = list[str]()
     # the load generator starts users as arrivals need them: where it is late, they are, too

@@ -494,8 +494,8 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
         *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
         *(
             [
-                f"{side.folder}: {open_} of {count} requests were unfinished and count with their "
-                "age."
+                f"{side.folder}: {open_} of {count} requests {'was' if open_ == 1 else 'were'} "
+                f"unfinished and {'counts with its' if open_ == 1 else 'count with their'} age."
             ]
             if open_
             else []

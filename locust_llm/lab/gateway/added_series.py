@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from locust_llm.text.format import format_count
+
 from .added_levels import LevelRun, LevelRunner
 from .gateway_result import AddedLevel, AddedTime
 from .gateway_text import name_load
@@ -68,10 +70,11 @@ def _tell_run(run: LevelRun) -> list[str]:
     load = name_load(run.level)
     notes = [f"at {load} {run.note}"] if run.note else []
     if run.lost:
-        notes.append(f"at {load} {run.lost} chunks were lost of answers that ended well")
+        lost = "1 chunk was" if run.lost == 1 else f"{run.lost} chunks were"
+        notes.append(f"at {load} {lost} lost of answers that ended well")
     if run.direct_failed:
         notes.append(
-            f"at {load} {run.direct_failed} requests failed without the gateway: the machine was "
+            f"at {load} {format_count(run.direct_failed, 'request')} failed without the gateway: the machine was "
             f"too busy"
         )
     return notes

@@ -364,7 +364,7 @@ def _describe_end(facts: _Facts) -> str:
     if run.stopped_early:
         words.append(f"stopped {run.stopped_early}")
     if conditions is not None and _explain_cut(conditions):
-        words.append(f"{conditions.cut:,} requests cut")
+        words.append(f"{format_count(conditions.cut, 'request')} cut")
     return "; ".join(words)[:MAX_TEXT]
 
 

@@ -148,11 +148,11 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
 def _load(s: Settings, rates: Sequence[RateChange]) -> str:
     sweep = f"sweep {s.sweep}, " if s.sweep else ""
     if not s.open_loop:
-        return f"{sweep}closed loop" + ("" if s.users is None else f", {s.users} users")
+        users = "" if s.users is None else f", {format_count(s.users, 'user')}"
+        return f"{sweep}closed loop{users}"
     arrivals = describe_arrivals(s, rates) or s.arrival_pattern  # stages have their own rates
-    return (
-        f"{sweep}open loop, {arrivals}, up to {s.max_users if s.users is None else s.users} users"
-    )
+    most = format_count(s.max_users if s.users is None else s.users, "user")
+    return f"{sweep}open loop, {arrivals}, up to {most}"
 
 
 def _prompts(s: Settings) -> str:

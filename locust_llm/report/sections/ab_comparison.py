@@ -921,7 +921,7 @@ def _few(rule: Rule, pairs: Sequence[PairRequests]) -> str:
         return ""
     takes = math.ceil(100 / (100 - rule.percentile) - 1e-6)
     return (
-        f"a block has {least} requests at least, but {rule.stat} needs {takes}: it depends on "
+        f"a block has {format_count(least, 'request')} at least, but {rule.stat} needs {takes}: it depends on "
         f"the slowest one or two"
     )
 
@@ -1082,7 +1082,8 @@ def describe_paired_verdict(comparison: PairedComparison) -> str:
         else ""
     )
     verdict = f"{name} {comparison.verdict} ({format_count(comparison.pairs, 'pair')}; {together})."
-    called = f"{comparison.different} of {comparison.known} metrics are called different"
+    are = "is" if comparison.different == 1 else "are"
+    called = f"{comparison.different} of {comparison.known} metrics {are} called different"
     if unknown := comparison.describe_unknown():
         called = f"{called} ({unknown})"
     if comparison.aa:

@@ -37,7 +37,7 @@ ANSWERS: Final = "answers"
 
 def describe_leaks(isolation: AnswerIsolation) -> str:
     """One sentence, the result first."""
-    answers = f"{isolation.answers:,} answers"
+    answers = f"{isolation.answers:,} {'answer' if isolation.answers == 1 else 'answers'}"
     if isolation.all_leaks:
         return f"LEAK: {describe_foreign_markers(isolation)}."
     if not isolation.answers:

@@ -217,7 +217,7 @@ def _reasons(summary: Summary, run: Run) -> Iterator[str]:
         todo = re.search(rf"{re.escape(reason)} \((.+?)\)(?:; \d+ x |$)", note)
         yield f"{several}{reason.rstrip('.')}{f' ({todo[1]})' if todo else ''}"
     if rest := sum(failure.count for failure in summary.failures[MAX_KINDS:]):
-        yield f"{rest} others failed"
+        yield f"{format_count(rest, 'other')} failed"
     if conditions.cut:
         yield (
             "all were unfinished when the run ended"
@@ -567,8 +567,9 @@ def _describe_arms(found: PairedComparison) -> str:
             f"{expected}"
         )
     if found.verdict != DIFFERENT and found.different:
+        differ = "differs" if found.different == 1 else "differ"
         by_chance = (
-            f"{found.different} of {found.known} metrics differ, {0.05 * found.known:.2g} would at "
+            f"{found.different} of {found.known} metrics {differ}, {0.05 * found.known:.2g} would at "
             "random"
         )
         return (

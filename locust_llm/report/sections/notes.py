@@ -776,7 +776,7 @@ def _sent_late(summary: Summary) -> Iterator[str]:
             continue
         begin = "WARNING: the" if latest_ms > VERY_LATE_MS else "The"
         yield (
-            f"{begin} load generator ({e.worker}) sent the latest of {e.requests} requests "
+            f"{begin} load generator ({e.worker}) sent the latest of {format_count(e.requests, 'request')} "
             f"{format_duration(latest_ms / 1e3)} late. That is {share:.1%} of the requests' time, "
             f"so it does not lower the client verdict."
         )

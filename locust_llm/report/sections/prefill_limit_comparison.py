@@ -423,8 +423,8 @@ def _describe_too_few(
         requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"
         where = "without a limit" if fewest.limit is None else f"at limit {fewest.limit}"
         missing = (
-            f"a p95 needs {LEAST_VALUES} {requests} at each limit, but {where} there were "
-            f"{fewest.values} in {format_count(fewest.rounds, 'round')}"
+            f"a p95 needs {LEAST_VALUES} {requests} at each limit, but {where} there "
+            f"{'was' if fewest.values == 1 else 'were'} {fewest.values} in {format_count(fewest.rounds, 'round')}"
         )
         times = VALUES_MARGIN * LEAST_VALUES / max(fewest.values, 1)
     else:

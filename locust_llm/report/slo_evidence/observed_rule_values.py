@@ -260,7 +260,8 @@ def _distribution(
     cancelled = part.outcome(CANCELLED).size if metric.censored else 0
     if rule.stat == "avg":
         note = (
-            f"{counted} failures are in no average: a rule on error_rate counts them"
+            f"{_count_with_verb(counted, 'failure')} in no average: a rule on error_rate counts "
+            f"{'it' if counted == 1 else 'them'}"
             if counted
             else ""
         )
@@ -743,13 +744,22 @@ def explain_missing_end(found: ObservedValue) -> str:
     )
     effective = f", an effective sample size of {found.size:,.0f}" if correlated else ""
     return (
-        f"the run is too short for an interval with both ends: there are {found.count:,}{effective}"
+        f"the run is too short for an interval with both ends: there "
+        f"{'is' if found.count == 1 else 'are'} {found.count:,}{effective}"
     )
 
 
 def _few(count: int, percentile: float | None = None) -> str:
     """A percentile has an interval within the measured values of far more requests than a mean."""
+    are = "is" if count == 1 else "are"
     if percentile is None:
-        return f"{TOO_FEW}: its interval takes {MIN_VALUES} requests, there are {count}"
+        return f"{TOO_FEW}: its interval takes {MIN_VALUES} requests, there {are} {count}"
     needed = max(MIN_VALUES, count_needed_values(percentile))
-    return f"{TOO_FEW}: an interval of p{percentile:g} needs {needed:,} requests, there are {count}"
+    return (
+        f"{TOO_FEW}: an interval of p{percentile:g} needs {needed:,} requests, there {are} {count}"
+    )
+
+
+def _count_with_verb(count: int, noun: str) -> str:
+    """``1 failure is``, ``2 failures are``"""
+    return f"{format_count(count, noun)} {'is' if count == 1 else 'are'}"

@@ -358,9 +358,10 @@ def describe_slots(axis: str, levels: Sequence[LoadLevel], slots: int | None) ->
         return
     users = int(levels[-1].value)
     if users > slots:
+        waiting = "1 waits" if users - slots == 1 else f"{users - slots} wait"
         yield (
-            f"{format_count(slots, 'slot')}: of {users} users {users - slots} wait for a slot, "
-            "and TTFT includes that wait."
+            f"{format_count(slots, 'slot')}: of {users} users {waiting} for a slot, and TTFT "
+            "includes that wait."
         )
 
 
