@@ -223,6 +223,11 @@ def format_count(count: int | None, noun: str, more: str = "") -> str:
     return f"{count} {noun if count == 1 else several}"
 
 
+def add_noun(amount: str, noun: str) -> str:
+    """``1 request``, ``1.02 requests``, of a written amount."""
+    return f"{amount} {noun}" if amount == "1" else f"{amount} {noun}s"
+
+
 def capitalise_sentence(text: str) -> str:
     """Begin a sentence with a capital; everything else stays as it is."""
     return text[:1].upper() + text[1:]

@@ -13,7 +13,7 @@ from locust_llm.records.run_facts import BY_RATE, UserStart
 from locust_llm.report.compare.condition_differences import _load
 from locust_llm.report.junit import describe_slo_result
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.sections.sweep.sweep_findings import describe_slots
+from locust_llm.report.sections.sweep.sweep_findings import _gateway, describe_slots
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.rules import SloResult
@@ -47,6 +47,11 @@ def wait_for_slots(waiting: int) -> str:
     return next(describe_slots("concurrency", levels, 4))
 
 
+def limit_gateway(in_flight: int) -> str:
+    level = a_level(1.0, requests_per_s=1.0, in_flight=float(in_flight))
+    return next(_gateway("concurrency", level, "here"))
+
+
 def name_values(count: int) -> str:
     result = SloResult(rule="r", status="PASS", observed=1.0, count=count, unit="s")
     return describe_slo_result(result)
@@ -64,6 +69,7 @@ def name_values(count: int) -> str:
         (lose_chunks, " 1 request failed without", " 2 requests failed without"),
         (wait_for_slots, "of 5 users 1 waits for a slot", "of 6 users 2 wait for a slot"),
         (lambda users: _load(Settings(users=users), ()), "closed loop, 1 user", "2 users"),
+        (limit_gateway, "minute, 1 request in flight", "minute, 2 requests in flight"),
         (name_values, "(of 1 value)", "(of 2 values)"),
     ],
 )  # fmt: skip

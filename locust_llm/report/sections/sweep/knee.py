@@ -20,6 +20,7 @@ from locust_llm.slo.capacity_search import CapacityEstimate, format_load
 from locust_llm.slo.load_generator_health import LEVELS, OK, find_named_causes
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import (
+    add_noun,
     capitalise_sentence,
     format_brief,
     format_count,
@@ -496,7 +497,7 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     unused = [level for level in levels if not level.sound and (level.requests_per_s or 0.0) > most]
     if unused and not rising:
         doubt = f"throughput was higher at {describe_levels(axis, *unused)}, but may be off"
-    in_flight = f"{_fitted(value, reach)} requests in flight"
+    in_flight = f"{add_noun(_fitted(value, reach), 'request')} in flight"
     claim = f"below {in_flight} the server has spare capacity, above it requests wait"
     if doubt:
         claim = f"{doubt}, so the knee may be higher than {in_flight}"

@@ -49,6 +49,7 @@ from locust_llm.slo.load_generator_health import find_uncertain_metrics
 from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import Rule
 from locust_llm.text.format import (
+    add_noun,
     capitalise_sentence,
     format_brief,
     format_count,
@@ -196,7 +197,7 @@ def _gateway(axis: str, level: LoadLevel, where: str) -> Iterator[str]:
     above = level.requests_per_s / level.value if axis == RATE else 1.0
     share = 1 / max(1.0, above)
     tokens = [
-        f"{_known(60 * share * per_s, level)} {what} tokens"
+        add_noun(_known(60 * share * per_s, level), f"{what} token")
         for what, per_s in (
             ("input", level.input_tokens_per_s),
             ("output", level.output_tokens_per_s),
@@ -204,11 +205,12 @@ def _gateway(axis: str, level: LoadLevel, where: str) -> Iterator[str]:
         if per_s is not None
     ]
     parallel = (
-        f", {_known(level.in_flight, level)} requests in flight on average"
+        f", {add_noun(_known(level.in_flight, level), 'request')} in flight on average"
         if level.in_flight is not None
         else ""
     )
-    amounts = ", ".join([f"{_known(60 * share * level.requests_per_s, level)} requests", *tokens])
+    a_minute = _known(60 * share * level.requests_per_s, level)
+    amounts = ", ".join([add_noun(a_minute, "request"), *tokens])
     yield f"Limits for a gateway, {where}: {amounts} per minute{parallel}."
 
 
