@@ -14,6 +14,7 @@ from locust_llm.text.format import (
 from .soak_findings import SoakFindings, SoakQuantity, SoakSlope
 from .steady_growth import GrowthVerdict, OpenReason
 
+FEW_MINUTES: Final = 3
 MANY_MINUTES: Final = 90
 SIZES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 REASONS: Final = {
@@ -69,10 +70,12 @@ def _format_signed(value: float, unit: str) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """``20 min``, ``1.5 h``."""
+    """``66 s``, ``20 min``, ``1.5 h``."""
     minutes = max(hours, 0.0) * 60
+    if minutes < FEW_MINUTES:
+        return f"{max(round(minutes * 60), 1)} s"
     if minutes < MANY_MINUTES:
-        return f"{max(round(minutes), 1)} min"
+        return f"{round(minutes)} min"
     return format_brief(minutes / 60, " h", 2 if minutes < MANY_MINUTES * 10 else 3)
 
 

@@ -29,6 +29,7 @@ from locust_llm.lab.twin.child_runs import (
     run_locust_llm,
     split_withheld,
 )
+from locust_llm.records.run_facts import SIMULATED, read_run
 from locust_llm.report.sections.soak_section import format_soak_line, list_soak_sentences
 from locust_llm.settings.server_address import normalise_base_url
 from locust_llm.text.console import write_console
@@ -244,6 +245,8 @@ def finish_soak(session: SoakSession, run_status: int) -> tuple[SoakResult | Non
         parts=readings[-1].part,
         **msgspec.structs.asdict(findings),
     )
+    if any(map(_is_simulated, session.list_runs())):
+        result = msgspec.structs.replace(result, notes=(SIMULATED, *result.notes))
     folder = session.folder
     reports = [run / "report.html" for run in session.list_runs()]
     shown = [path.relative_to(folder).as_posix() for path in reports if path.exists()]
@@ -260,14 +263,22 @@ def finish_soak(session: SoakSession, run_status: int) -> tuple[SoakResult | Non
     return result, worst_exit_status([run_status, BY_VERDICT[result.verdict]])
 
 
+def _is_simulated(run_folder: Path) -> bool:
+    try:
+        return read_run(run_folder).simulated
+    except (OSError, ValueError):
+        return False  # it ended before it wrote its facts
+
+
 def list_soak_lines(result: SoakResult) -> Iterator[str]:
-    """The whole result for the console."""
+    """The whole result for the console. That the server is a simulator follows the verdict."""
     yield format_soak_line(result)
+    yield from (note for note in result.notes if note == SIMULATED)
     yield ""
     yield from tabulate(list_rows(result), HEADERS, disable_numparse=True).splitlines()
     yield ""
     yield from list_soak_sentences(result)
-    yield from result.notes
+    yield from (note for note in result.notes if note != SIMULATED)
 
 
 def _read_run_time(text: str) -> int:

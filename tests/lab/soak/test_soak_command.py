@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
+from support.records import a_run
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.soak import soak_command
@@ -19,6 +20,7 @@ from locust_llm.lab.soak.soak_command import (
     run_soak,
 )
 from locust_llm.lab.soak.soak_result import read_soak_result
+from locust_llm.records.run_facts import SIMULATED, write_run
 from locust_llm.text.console import write_console
 from locust_llm.trends.soak_readings import SoakReading
 
@@ -147,6 +149,14 @@ def test_an_interrupted_soak_goes_on_and_ends(
     )
     assert "Memory is full in 15.2 h, at the earliest in 15.2 h." in said
     assert "Error rate: stable: it grows by at most 0% per hour.\n" in said
+    assert SIMULATED not in said
+    write_run(folder / "parts" / "2", replace(a_run(), simulated=True))
+    result, _ = finish_soak(session, ExitStatus.OK)
+    assert result is not None
+    assert result.notes[0] == SIMULATED
+    verdict, simulated, *_ = capsys.readouterr().out.strip().splitlines()
+    assert (verdict[:11], simulated) == ("GROWS after", SIMULATED)
+    assert SIMULATED in (folder / "soak.html").read_text()
 
 
 def test_a_signal_keeps_its_status(tmp_path: Path) -> None:
