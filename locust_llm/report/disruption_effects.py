@@ -43,6 +43,7 @@ from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import OPERATORS, Rule
 from locust_llm.text.format import format_brief
 
+LOAD_ENDED: Final = "the load ended"
 WINDOW_S: Final = 5.0
 ROUNDED_S: Final = 1e-5
 STEP_S: Final = 0.1
@@ -278,7 +279,7 @@ def _find_recovery(
     if math.isnan(former.failures):
         return _Recovery(None, f"no {WINDOW_S:g} s of load were before it", windows, silent_s)
     if not len(windows.begins):
-        return _Recovery(None, f"less than {WINDOW_S:g} s of load followed", windows, silent_s)
+        return _Recovery(None, _describe_short_time(began, until, run), windows, silent_s)
     failing = former.find_failing(windows)
     for start, end in silences:
         failing |= (windows.begins >= start) & (windows.begins < end)
@@ -299,10 +300,21 @@ def _find_recovery(
 def _describe_no_recovery(began: float, until: float, run: Run) -> str:
     """``not before disruption 2, 5.99 s later``: what ended the time for a recovery."""
     later = format_brief(until - began, " s", 3)
+    return f"not before {_name_end(until, run)}, {later} later"
+
+
+def _describe_short_time(began: float, until: float, run: Run) -> str:
+    """``less than 5 s of load followed``"""
+    end = _name_end(until, run)
+    if end == LOAD_ENDED:
+        return f"less than {WINDOW_S:g} s of load followed"
+    return f"less than {WINDOW_S:g} s were left before {end}"
+
+
+def _name_end(until: float, run: Run) -> str:
+    """``disruption 2``, or ``the load ended``"""
     began_at = sorted(disruption.began_at for disruption in run.disruptions)
-    if until in began_at:
-        return f"not before disruption {began_at.index(until) + 1}, {later} later"
-    return f"not before the load ended, {later} later"
+    return f"disruption {began_at.index(until) + 1}" if until in began_at else LOAD_ENDED
 
 
 def _without_single_moments(

@@ -376,6 +376,22 @@ def test_a_recovery_that_nobody_saw_breaks_a_limit_that_has_passed() -> None:
     assert "disruption 1 was not over 40 s after its start" in open_[2]
 
 
+def test_more_time_does_not_decide_what_the_next_disruption_ended() -> None:
+    """The second command begins 4.9 s, or 7 s, after the first one."""
+    for second_s, unknown in (
+        (24.9, "less than 5 s were left before disruption 2"),
+        (27.0, "not before disruption 2, 7 s later"),
+    ):
+        records = [*steadily(0, 20), *refused(20, second_s + 1), *steadily(second_s + 1.1, 60)]
+        run = disrupted(20.0, second_s, slo=("recovery_time < 30s",))
+        first, second = measured(records, run).effects
+        assert (first.unknown, second.unknown) == (unknown, "")
+        ((status, _, reason),) = judged(records, run)
+        assert status == INCONCLUSIVE
+        assert "disruptions further apart may decide it; disruption 1 was not over " in reason
+        assert reason.endswith(" after its start, when disruption 2 began")
+
+
 def test_nothing_passes_by_a_command_that_failed_or_never_ran() -> None:
     records = steadily(0, 60)
     failed_one = judged(records, disrupted(20.0, status=1, slo=RULES))

@@ -314,8 +314,8 @@ def _beyond_means(attribution: LatencyAttribution) -> str:
         return ""
     where = WITH_PROXY[NAMES[SERVER]] if attribution.proxy else NAMES[SERVER]
     return (
-        f" The requests at {name_breakdown(slow)} were {format_duration(slow_ms / 1e3)} {where}, "
-        f"{slow_ms / mean_ms:.0f} times the mean, so means do not explain them."
+        f" The requests at or above {name_breakdown(slow)} were {format_duration(slow_ms / 1e3)} "
+        f"{where} on average, {slow_ms / mean_ms:.0f} times the mean, so means do not explain them."
     )
 
 

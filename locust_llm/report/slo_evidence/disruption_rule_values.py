@@ -2,12 +2,16 @@
 ``truncated_silently``)."""
 
 import math
+from typing import Final
 
 from locust_llm.report.disruption_results import DisruptionEffect, DisruptionEffects
 from locust_llm.slo.metric_definitions import RECOVERY_TIME
 from locust_llm.text.format import format_duration
 
 from .observed_value import ObservedValue
+
+WHEN_NEXT_BEGAN: Final = "when disruption"
+"""In the note on a recovery that was not seen, as the next disruption came."""
 
 
 def observe_disruptions(word: str, found: DisruptionEffects | None) -> ObservedValue:
@@ -45,4 +49,6 @@ def _observe_recovery(found: DisruptionEffects) -> ObservedValue:
     least_s = max(longest_s, latest.watched_s)
     after = format_duration(latest.watched_s)
     note = f"disruption {latest.number} was not over {after} after its start"
+    if latest.number < len(found.effects):
+        note = f"{note}, {WHEN_NEXT_BEGAN} {latest.number + 1} began"
     return ObservedValue(least_s, None, requests, note=note, worst=math.inf)

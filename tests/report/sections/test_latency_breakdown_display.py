@@ -320,8 +320,8 @@ def test_all_that_grew_is_named_not_the_largest_part_alone() -> None:
 MEANS = {"queue": 50.0, "prefill": 90.0, "decode": 1990.0, "delivery": 10.0, "ttft": 160.0}
 
 FAR = (
-    " The requests at TTFT from Due p99 were 3 s in the server, 125 times the mean, so means do "
-    "not explain them."
+    " The requests at or above TTFT from Due p99 were 3 s in the server on average, 125 times the "
+    "mean, so means do not explain them."
 )
 """Of UNKNOWN, of which the mean is 24 ms."""
 
