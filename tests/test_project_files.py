@@ -52,7 +52,7 @@ def test_each_change_has_its_kind() -> None:
     """Sections of the unreleased version, in the order of Keep a Changelog."""
     unreleased = CHANGELOG.partition("## Unreleased\n")[2].partition("\n## ")[0]
     before, *sections = re.split(r"^### (.*)$", unreleased, flags=re.MULTILINE)
-    assert before.strip() == ""
+    assert before.strip() == "", "each change stands below its kind: Added, Changed, Fixed, Removed"
     kinds = sections[::2]
     assert kinds == [kind for kind in KINDS if kind in kinds]
     assert f"## {locust_llm.__version__}\n" in CHANGELOG

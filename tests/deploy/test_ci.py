@@ -434,28 +434,23 @@ def test_a_merge_request_is_compared_with_the_default_branch(tmp_path: Path) -> 
             "PATH": f"{bin_}:{Path(sys.executable).resolve().parent}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(tmp_path), "CI_PROJECT_DIR": str(folder), "CI_JOB_NAME": "load-test",
             "CI_DEFAULT_BRANCH": "main", "CI_PROJECT_URL": "https://git/us/it",
-            "CI_MERGE_REQUEST_IID": "3", "PIP_NO_DEPS": "1",
+            "CI_MERGE_REQUEST_IID": "3",
+            # its dependencies are those here
+            "PIP_NO_DEPS": "1", "PYTHONPATH": sysconfig.get_path("purelib"),
             **{name: os.environ[name] for name in os.environ if name.startswith("PIP_")},
+            **own, **env, "LOCUST_LLM_REPORT_DIR": str(folder / "report"),
         }  # fmt: skip
-        known |= {**own, **env, "LOCUST_LLM_REPORT_DIR": str(folder / "report")}
         said = ""
-        for part in ("before_script", "script", "after_script"):
-            for line in job.get(part, []):
-                done = subprocess.run(
-                    ["bash", "-eo", "pipefail", "-c", f"{line}\nexport -p > {tmp_path}/env"],
-                    env=known, cwd=folder, text=True, timeout=300, check=False,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                )  # fmt: skip
-                said += done.stdout
-                assert done.returncode == 0, f"{line}: {done.stdout}"
-                exported = re.findall(
-                    r'^declare -x (\w+)="((?:[^"\\]|\\.)*)"',
-                    (tmp_path / "env").read_text(),
-                    re.MULTILINE | re.DOTALL,
-                )
-                known |= {key: re.sub(r"\\(.)", r"\1", value) for key, value in exported}
-                if "pip install" in line:
-                    use_dependencies_here(folder / ".locust-llm")
+        # a runner gives the lines of the first two parts to one shell
+        for parts in (("before_script", "script"), ("after_script",)):
+            lines = [line for part in parts for line in job.get(part, [])]
+            done = subprocess.run(
+                ["bash", "-exo", "pipefail", "-c", "\n".join(lines)],
+                env=known, cwd=folder, text=True, timeout=300, check=False,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            said += done.stdout
+            assert done.returncode == 0, said
         return said
 
     with start_simulator("--ttft-ms", "20", "--itl-ms", "2") as url:
@@ -472,10 +467,9 @@ def test_a_merge_request_is_compared_with_the_default_branch(tmp_path: Path) -> 
         run_job(".locust-llm-baseline", merge)
         second = run_job(".locust-llm", merge, **run)
     run_job(".locust-llm-comment", merge)
-    assert "itl p50 within" not in first
+    assert not (stored / "base").exists()
     assert "SLO PASS" in first
     assert "SLO PASS" in second
-    assert "all 2 rules hold" in " ".join(second.split())
     text = note.read_text()
     assert text.startswith(make_comment_mark("load-test"))
     assert "itl p50 within 300% of base/report" in text
