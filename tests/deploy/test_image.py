@@ -255,14 +255,18 @@ def of_jobs() -> tuple[list[str], list[str], dict[str, str]]:
 
 def of_v1() -> tuple[list[str], list[str], dict[str, str]]:
     """As k8s-operator has them: its own words, then the same args for both."""
-    spec = yaml.safe_load((DEPLOY / "kubernetes" / "locusttest-v1.yaml").read_text())["spec"]
+    spec = yaml.safe_load(
+        (DEPLOY / "kubernetes" / "locusttest-v1" / "locusttest.yaml").read_text()
+    )["spec"]
     args = shlex.split(spec["args"])
     return ["--master", *args], ["--worker", "--master-host", "MASTER", *args], {}
 
 
 def of_v2() -> tuple[list[str], list[str], dict[str, str]]:
     """As locust-k8s-operator has them: the words of the command, its own, then the args of each."""
-    *_, test = yaml.safe_load_all((DEPLOY / "kubernetes" / "locusttest-v2.yaml").read_text())
+    *_, test = yaml.safe_load_all(
+        (DEPLOY / "kubernetes" / "locusttest-v2" / "locusttest.yaml").read_text()
+    )
     master, worker = test["spec"]["master"], test["spec"]["worker"]
     own = [
         "--master",

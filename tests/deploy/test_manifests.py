@@ -14,10 +14,17 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from support.command_line import parse
 
 CHECKOUT: Final = Path(__file__).parents[2]
 KUBERNETES: Final = CHECKOUT / "deploy" / "kubernetes"
-NAMES: Final = ("job.yaml", "distributed.yaml", "locusttest-v1.yaml", "locusttest-v2.yaml")
+OVERLAYS: Final = CHECKOUT / "deploy" / "overlays"
+V1: Final = "locusttest-v1/locusttest.yaml"
+V2: Final = "locusttest-v2/locusttest.yaml"
+NAMES: Final = ("job.yaml", "distributed.yaml", V1, V2)
+KUSTOMIZED: Final = sorted(
+    path.parent for path in (CHECKOUT / "deploy").rglob("kustomization.yaml")
+)
 OPTIONS: Final = [
     "--host=http://my-server:8000",
     "--users=400",
@@ -85,34 +92,72 @@ def test_the_schemas_refuse_what_is_wrong(broken: dict[str, Any]) -> None:
     with pytest.raises(kubernetes_validate.ValidationError):
         validate(job)
     for version in ("v1", "v2"):
-        test = documents(f"locusttest-{version}.yaml")[-1]
+        test = documents(f"locusttest-{version}/locusttest.yaml")[-1]
         test["spec"]["worker"]["replica"] = 4
         with pytest.raises(jsonschema.ValidationError):
             validate(test)
 
 
-def test_a_kustomization_and_its_overlay_are_built() -> None:
-    """By kubectl, where there is one; else what they name is there."""
-    for folder in (KUBERNETES, KUBERNETES.parent / "overlay"):
-        found = yaml.safe_load((folder / "kustomization.yaml").read_text())
-        assert all((folder / resource).exists() for resource in found["resources"])
+def kustomize(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """What kubectl builds without a cluster, by kind and name."""
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl, which builds kustomizations without a cluster")
     built = subprocess.run(
-        ["kubectl", "kustomize", KUBERNETES.parent / "overlay"],
-        capture_output=True,
-        text=True,
-        check=True,
+        ["kubectl", "kustomize", folder], capture_output=True, text=True, check=True
     )
-    by_name = {(one["kind"], one["metadata"]["name"]): one for one in read(built.stdout)}
-    for document in by_name.values():
+    return {(one["kind"], one["metadata"]["name"]): one for one in read(built.stdout)}
+
+
+@pytest.mark.parametrize("folder", KUSTOMIZED, ids=lambda folder: folder.name)
+def test_what_is_kustomized_is_there_and_valid(folder: Path) -> None:
+    found = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    for name in found["resources"] + found.get("configurations", []):
+        assert (folder / name).exists()
+    for document in kustomize(folder).values():
         validate(document)
-    config = by_name["ConfigMap", "locust-llm"]["data"]
-    assert config["LOCUST_USERS"] == "400"
+
+
+def test_the_overlay_of_jobs_changes_them() -> None:
+    built = kustomize(OVERLAYS / "jobs")
+    config = built["ConfigMap", "locust-llm"]["data"]
+    assert config["LOCUST_USERS"] == "400"  # as in the base
     assert config["LOCUST_LLM_SLO"].splitlines() == ["ttft p99 < 2s", "itl p95 < 50ms"]
-    assert by_name["Job", "locust-llm-worker"]["spec"]["parallelism"] == 8
-    (master,) = pod_of(by_name["Job", "locust-llm-master"])["containers"]
+    assert config["LOCUST_LLM_UPLOAD"] == "s3://load-tests/nightly"
+    worker = built["Job", "locust-llm-worker"]
+    assert (worker["spec"]["parallelism"], worker["spec"]["completions"]) == (8, 8)
+    (master,) = pod_of(built["Job", "locust-llm-master"])["containers"]
+    (other,) = pod_of(worker)["containers"]
+    assert master["image"] == other["image"] == "registry.example.com/locust-llm:1.0"
     assert {"name": "LOCUST_EXPECT_WORKERS", "value": "8"} in master["env"]
+    assert master["args"] == ["run", "--headless", "--master", "--prefill-concurrency=16"]
+    assert parse(*master["args"][3:]).prefill_concurrency == 16
+    secrets = [
+        [one["secretRef"]["name"] for one in container["envFrom"] if "secretRef" in one]
+        for container in (master, other)
+    ]
+    assert secrets == [["locust-llm-key", "locust-llm-store"], ["locust-llm-key"]]
+
+
+def test_overlays_of_operators_change_their_tests() -> None:
+    specs = {}
+    for version in ("v1", "v2"):
+        built = kustomize(OVERLAYS / f"locusttest-{version}")
+        test = built["LocustTest", "locust-llm"]
+        assert test["metadata"]["namespace"] == "load-tests"
+        specs[version] = test["spec"]
+    assert {spec["image"] for spec in specs.values()} == {"registry.example.com/locust-llm:1.0"}
+    assert specs["v1"]["workers"] == specs["v2"]["worker"]["replicas"] == 8
+    words = shlex.split(specs["v1"]["args"])
+    assert ("--expect-workers=8" in words, words[0]) == (True, "--autostart")
+    assert ".load-tests.svc" in next(one for one in words if one.startswith("--web-allowed-host="))
+    v2 = specs["v2"]["master"]["extraArgs"]
+    for options in (parse(*words, headless=False), parse(*v2)):
+        assert (options.prefill_concurrency, options.num_users) == (16, 400)
+        assert options.slo == ["ttft p99 < 2s", "itl p95 < 50ms"]
+    assert parse(*v2).upload == "s3://load-tests/nightly"
+    assert specs["v2"]["env"]["secretRefs"] == [{"name": "locust-llm-store"}]
+    names = {one["name"] for one in specs["v2"]["env"]["variables"]}
+    assert names == {"LOCUST_LLM_REPORT_DIR", "OPENAI_API_KEY"}  # of the base
 
 
 def test_pods_are_restricted_and_workers_find_their_master() -> None:
@@ -152,11 +197,11 @@ def test_pods_are_restricted_and_workers_find_their_master() -> None:
 
 
 def test_operators_get_the_same_options() -> None:
-    (v1,) = documents("locusttest-v1.yaml")
+    (v1,) = documents(V1)
     words = shlex.split(v1["spec"]["args"])  # as the operator does
     assert words[-4:] == OPTIONS
     assert words[:2] == ["--autostart", "--autoquit=5"]
-    *_, v2 = documents("locusttest-v2.yaml")
+    *_, v2 = documents(V2)
     assert v2["spec"]["master"]["command"].split() == ["run"]
     assert v2["spec"]["master"]["extraArgs"] == OPTIONS
     (key,) = [one for one in v2["spec"]["env"]["variables"] if one["name"] == "OPENAI_API_KEY"]
@@ -209,7 +254,7 @@ def test_the_documented_patch_puts_a_command_line_and_files_into_the_jobs() -> N
         "--slo=ttft p95 < 500ms",
         "--input-file=/files/prompts.jsonl",
     ]
-    assert (KUBERNETES.parent / "overlay" / overlay["resources"][0]).is_dir()
+    assert (KUBERNETES.parent / "mine" / overlay["resources"][0]).resolve().is_dir()
 
 
 def merge_by_name(base: Any, patch: Any) -> Any:
