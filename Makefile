@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-reproduce bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-gateways bench-disconnect bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration client-faults growing-old confusion twins other-twins published what-if intervals schedulers seeds golden example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real wheels test-wheel image test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-reproduce bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-gateways bench-disconnect bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration client-faults growing-old confusion twins other-twins published what-if intervals schedulers seeds golden example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/reader/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -69,14 +69,21 @@ test-matrices: $(PIECES:%=.matrices/%)  ## what make test leaves out; interrupte
 	PYTHONPATH=tests $(BIN)/python tests/bench/damage.py .matrices/damage.json
 	@mv .matrices/damage.json $@
 
-test-pythons:                     ## the tests once with each Python from 3.11 to 3.13 that this machine has
+test-pythons:                     ## the tests once with each Python from 3.11 to 3.14 that this machine has
 	.ci/pythons
 
 test-real: $(VENV)/.installed-tests  ## real vLLM, transformers, LiteLLM and llama.cpp: what cannot be started is skipped, with the reason
 	REAL_SERVERS=1 $(PYTEST) -rsP $(real)
 
-test-wheel:                       ## wheel and sdist in empty environments, with each Python from 3.11 to 3.13: files, demo, report
+wheels:                           ## what is published, in dist: wheels for x86-64 and aarch64, sdist
+	.ci/build $(PYTHON)
+
+test-wheel:                       ## the same in empty environments, with each Python from 3.11 to 3.14, uvx and pipx: files, demo, report
 	.ci/wheel
+
+ENGINE ?= docker
+image:                            ## the image (ENGINE=podman: with another builder), a demo in it as a cluster runs it, its SBOM
+	.ci/image $(ENGINE)
 
 EDITABLE = $(BIN)/pip install -q --disable-pip-version-check --force-reinstall --no-deps -e .
 SANITIZE = -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all

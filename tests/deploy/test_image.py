@@ -79,6 +79,14 @@ def test_the_file_says_what_a_cluster_needs() -> None:
     assert Path(ENV["LOCUST_LLM_REPORT_DIR"]).parts[1] in installed  # it is made, and written to
 
 
+def test_its_wheel_has_the_native_reader_or_the_build_fails() -> None:
+    """Its base has no compiler, and without one the installation goes on with the slower reader."""
+    compiler, build = [rest for word, rest in STEPS if word == "RUN"][:2]
+    assert " gcc " in compiler
+    assert " && " in build
+    assert "_reader.abi3.so" in build.split(" && ")[-1]
+
+
 def test_what_is_copied_is_there_and_not_ignored() -> None:
     ignored = (CHECKOUT / ".dockerignore").read_text().splitlines()
     assert sorted(line[1:] for line in ignored if line.startswith("!")) == sorted(COPIED)
