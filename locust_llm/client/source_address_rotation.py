@@ -15,7 +15,9 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 import gevent.socket
+from gevent.monkey import get_original
 
+_getaddrinfo: Final = get_original("socket", "getaddrinfo")
 # Linux; Python does not name it
 IP_BIND_ADDRESS_NO_PORT: Final[int] = getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24)
 VERSIONS: Final[dict[int, str]] = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
@@ -65,28 +67,37 @@ def current_source_addresses() -> SourceAddresses | None:
 def connect_socket(host: str, port: int, sources: SourceAddresses | None) -> Any:
     """A gevent socket that is connected to the first address of ``host`` that accepts it. Raises
     OSError."""
-    if sources is None:
-        return gevent.socket.create_connection((host, port))
     failed = OSError(errno.EAFNOSUPPORT, f"no address of --source-ip can reach {host}")
-    for family, kind, protocol, _, address in gevent.socket.getaddrinfo(
-        host, port, 0, socket.SOCK_STREAM
-    ):
-        for source in sources.turn(family):
-            sock = gevent.socket.socket(family, kind, protocol)
+    for family, kind, protocol, _, address in _find_addresses(host, port):
+        for source in ("",) if sources is None else sources.turn(family):
+            sock = None
             try:
-                bind_source_address(sock, source)
+                sock = gevent.socket.socket(family, kind, protocol)
+                if source:
+                    bind_source_address(sock, source)
                 sock.connect(address)
                 return sock
             except OSError as error:
-                sock.close()
+                if sock is not None:
+                    sock.close()
                 failed = error
                 # that: all its ports are taken, and another may have some
                 if error.errno != errno.EADDRNOTAVAIL:
                     break
             except BaseException:
-                sock.close()
+                if sock is not None:
+                    sock.close()
                 raise
     raise failed
+
+
+def _find_addresses(host: str, port: int) -> list[Any]:
+    """As getaddrinfo returns them. It asks nobody for the address of an address, and needs no
+    thread to wait in."""
+    try:
+        return _getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except OSError:  # a name
+        return gevent.socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
 
 
 def bind_source_address(sock: Any, source: str) -> None:

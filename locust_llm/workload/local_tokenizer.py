@@ -8,6 +8,7 @@ prompt is encoded and cut or filled up at its end, at most MAX_TRIES times (as A
 dataset/generator/prompt.py, which encodes each).
 """
 
+import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -30,9 +31,9 @@ def load_corpus() -> tuple[str, Sequence[int]]:
     lines = files("locust_llm").joinpath("shakespeare.txt").read_text("ascii")
     text = " ".join(lines.split()) + " "
     text += text
-    starts = [0]
-    while (at := text.find(" ", starts[-1])) >= 0 and at + 1 < len(text):
-        starts.append(at + 1)
+    starts = array("I", [0])
+    starts.extend(space.end() for space in re.finditer(" ", text))
+    starts.pop()  # behind the last space is no word
     return text, starts
 
 

@@ -126,7 +126,7 @@ def test_whose_fault_it_is(monkeypatch: pytest.MonkeyPatch, number: int, outcome
     def connect(*_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(gevent.socket, "create_connection", connect)
+    monkeypatch.setattr(gevent.socket, "socket", connect)
     assert failure(Target("127.0.0.1", 80)) == outcome
     assert outcome in FAILURES
 
@@ -138,7 +138,7 @@ def test_what_this_machine_lacks_is_no_reset(
     def connect(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(gevent.socket, "create_connection", connect)
+    monkeypatch.setattr(gevent.socket, "socket", connect)
     assert failure(Target("127.0.0.1", 80)) == "no_socket"
 
 
