@@ -3,7 +3,21 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import requests
+
 from locust_llm.workload.conversation import Conversation, ConversationRequest, previous_turn
+
+
+class PreparedHead(NamedTuple):
+    """What requests prepared once, for requests that differ in body and id alone."""
+
+    made_from: tuple[Any, ...]
+    """What decides the head. Another value needs another head."""
+    request: requests.PreparedRequest
+    beginning: bytes
+    """Its first bytes on the wire."""
+    trace: str
+    """The trace of the run. Empty: it has no traceparent of ours."""
 
 
 class OutgoingTurn(NamedTuple):

@@ -55,7 +55,7 @@ from locust_llm.workload.answer_schema import ResponseSchema, find_response_sche
 from locust_llm.workload.images_and_audio import count_media
 
 from .answer_inspection import InspectedRequest
-from .request_to_send import OutgoingTurn
+from .request_to_send import OutgoingTurn, PreparedHead
 
 FAILED_S: Final = 1.0
 """The least time between two requests of a sender in a closed loop after a failure. A server that
@@ -119,11 +119,8 @@ class RequestSender:
         self.line = self._line("")
         """The connection of the last request."""
         self._rests_until = 0.0
-        self._plain: dict[
-            tuple[str, str], tuple[tuple[Any, ...], requests.PreparedRequest, bytes, str]
-        ] = {}
-        """By address and tenant: what the last request was prepared from, the request, its begin,
-        and the trace of its run (empty: it has no traceparent of ours)."""
+        self._heads: dict[tuple[str, str], PreparedHead] = {}
+        """By address and tenant."""
         self._wanted: ResponseSchema | None = None
         self._lose: Callable[[], int] | None = None
         self._sent: SentAttempt | None = None
@@ -419,7 +416,7 @@ class RequestSender:
         bytes to send; what follows on them).
 
         requests takes 200 µs, a third of the cost of a short request. Where only body and id
-        differ, it prepares the first request only.
+        differ, it prepares the first request only, also for users that send alike.
         """
         client = self._user.client
         if isinstance(own_headers := self.sender.headers, KeyHeaders):
@@ -434,24 +431,25 @@ class RequestSender:
                 side.address,
                 self._user.host,
                 trace,
+                client.trust_env,  # else no password of .netrc
                 *client.headers.items(),
                 *side.headers.items(),
             )
-        plain = self._plain.get((side.address, tenant))
-        if plain is None or key != plain[0]:
+        place = side.address, tenant
+        head = self._heads.get(place)
+        if head is None or key != head.made_from:
+            head = self.sender.heads.get(place)  # of another user
+        if head is None or key != head.made_from:
             prepared = self._prepare_with_requests(b"".join(body), request_id, headers, side)
             if key is None:
                 return prepared, format_request_head(prepared) + b"\r\n" + body[0], tuple(body[1:])
             trace = self._trace(headers, side)
             for name in ("X-Request-Id", "Content-Length", *([TRACEPARENT] if trace else [])):
                 del prepared.headers[name]
-            plain = self._plain[side.address, tenant] = (
-                key,
-                prepared,
-                format_request_head(prepared),
-                trace,
-            )
-        _, prepared, beginning, trace = plain
+            head = PreparedHead(key, prepared, format_request_head(prepared), trace)
+            self.sender.heads[place] = head
+        self._heads[place] = head
+        _, prepared, beginning, trace = head
         own = f"X-Request-Id: {request_id}\r\n"
         if trace:
             own += (

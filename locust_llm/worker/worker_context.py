@@ -102,6 +102,7 @@ from .precise_timer import Alarm, ExclusiveTurns
 from .process_health import HealthMonitor, find_local_servers
 from .prompt_source import make_prompts, make_sessions
 from .reference_streams import ReferenceStreams
+from .request_to_send import PreparedHead
 from .schema_checks import SchemaChecker
 from .send_permits import Permit, PermitQueue, SessionQueue
 from .session_affinity import Affinity
@@ -197,6 +198,8 @@ class WorkerContext:
         """The kinds for Locust's table, and for a sample of each."""
         self.turns = ExclusiveTurns()
         self.retry_random = Random()
+        self.heads: dict[tuple[str, str], PreparedHead] = {}
+        """By address and tenant: the newest one of any user. The next user's is mostly the same."""
         self.prompts: Prompts
         self.sessions: ConversationSource
         self.markers: MarkerKey | None = None

@@ -117,6 +117,27 @@ def test_a_remembered_request_is_as_one_made_anew(user: User) -> None:
         assert first.split()[1] == anew.path_url
 
 
+def test_users_that_send_alike_share_what_requests_prepared(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared_for = list[Any]()
+
+    def prepare(session: Any, request: Any) -> Any:
+        prepared_for.append(session)
+        return real(session, request)
+
+    real = Session.prepare_request
+    monkeypatch.setattr(Session, "prepare_request", prepare)
+    alike, other = User(user.environment), User(user.environment)
+    other.client.headers["X-Team"] = "b"
+    for number, one in enumerate((user, alike, other, alike, user, other)):
+        main = one._branches.main
+        headers = parts(main._prepare([b"x"], f"id-{number}", None, one.sender.side(None))[1])[1]
+        assert headers["X-Request-Id"] == f"id-{number}"
+        assert headers.get("X-Team") == ("b" if one is other else None)
+    assert prepared_for == [user.client, other.client]
+
+
 def test_a_traceparent_goes_with_each_request_unless_the_user_has_one(user: User) -> None:
     """Whichever way it is prepared, remembered or anew; of a retry it is another one."""
 
