@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from locust_llm.client.event_loop_yields import can_wait
 from locust_llm.wire.worker_messages import Begin
 from locust_llm.workload import local_tokenizer
 from locust_llm.workload.conversation import ConversationSource
@@ -29,6 +30,7 @@ def make_prompts(order: Begin) -> Prompts:
         tokenizer=local_tokenizer.load_tokenizer(settings.tokenizer) if settings.tokenizer else None,
         batch=settings.texts,
         media=MediaGenerator(settings.media, None if settings.random_seed is None else f"{settings.random_seed}/{order.worker}/media"),
+        pause=can_wait.take,
     )  # fmt: skip
 
 

@@ -226,15 +226,18 @@ class Conversation:
         if turn.whole:
             history.messages = [] if prompts.system is None else [prompts.system]
             history.tokens = prompts.system_tokens
-        self._shared = None
         if turn.messages is not None:
+            self._shared = None
             salt = prompts.salt if first or turn.whole else ""
             messages = add_salt(turn.messages, salt) if salt else turn.messages
             self._add_replayed(history, turn, messages, first=first)
         elif turn.input_tokens is None:
+            self._shared = None
             self._add_synthetic(history, first=False)
         elif turn.prefix is None:
+            # others may add a turn meanwhile
             text = prompts.text(turn.input_tokens, turn.hash_ids, block_tokens=turn.block_tokens)
+            self._shared = None
             user = {"role": "user", "content": text}
             self._add_replayed(history, turn, [user], first=first)
         else:

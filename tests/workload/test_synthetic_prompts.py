@@ -234,6 +234,22 @@ def test_a_block_follows_from_its_id_alone() -> None:
     assert blocks(prompts(seed=6).text(512, (0,))) != blocks(first)[:1]
 
 
+def test_a_prompt_of_many_blocks_lets_others_run_in_between() -> None:
+    """96,000 tokens are 1,500 blocks of 64, in slices of 64. What others do meanwhile changes no
+    block."""
+    pauses = list[str]()
+
+    def begin_another_block() -> None:
+        pauses.append(paused.salt)
+        paused.salt = f"[{len(pauses)}]"
+
+    paused = prompts(seed=5, pause=begin_another_block)
+    text = paused.text(96_000, range(1_500), block_tokens=64)
+    assert text == prompts(seed=5).text(96_000, range(1_500), block_tokens=64)
+    assert len(pauses) == 1_500 // 64
+    assert paused.text(64, (0,)) != prompts(seed=5).text(64, (0,))  # with the salt of the last
+
+
 @pytest.mark.slow
 def test_ids_that_differ_differ_from_the_first_words_on() -> None:
     of_mine = prompts()
