@@ -84,7 +84,8 @@ def tokenizer(venv: Path) -> str:
 def ours(venv: Path, port: int, load: Load, out: Path) -> list[str]:
     return [
         sys.executable, "-m", "locust_llm", "run", "--headless", "--host", f"127.0.0.1:{port}",
-        "-u", str(load.streams),
+        # all streams begin together, as with the other tools
+        "-u", str(load.streams), "-r", str(load.streams),
         "--request-count", str(load.requests), "--synthetic-input-tokens-mean", str(INPUT_TOKENS),
         "--output-tokens-mean",
         str(load.tokens), "--no-probe", "--report-dir", str(out / "run"),
