@@ -94,10 +94,12 @@ def connect_socket(host: str, port: int, sources: SourceAddresses | None) -> Any
 def _find_addresses(host: str, port: int) -> list[Any]:
     """As getaddrinfo returns them. It asks nobody for the address of an address, and needs no
     thread to wait in."""
+    addresses: list[Any]
     try:
-        return _getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+        addresses = _getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     except OSError:  # a name
-        return gevent.socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+        addresses = gevent.socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+    return addresses
 
 
 def bind_source_address(sock: Any, source: str) -> None:
