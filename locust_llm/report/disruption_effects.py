@@ -243,6 +243,8 @@ class _Recovery(NamedTuple):
     windows: _Windows
     """The windows until the recovery."""
     silent_s: float
+    least_s: float = 0.0
+    """It took at least so long, where it was not seen."""
 
 
 class _Episode(NamedTuple):
@@ -278,8 +280,11 @@ def _find_recovery(
     windows = _measure_windows(known.sent_at, failed, ttft_s, (began, until))
     if math.isnan(former.failures):
         return _Recovery(None, f"no {WINDOW_S:g} s of load were before it", windows, silent_s)
+    # from then on the server answered again
+    answering_s = silences[-1][1] - began if silences else 0.0
     if not len(windows.begins):
-        return _Recovery(None, _describe_short_time(began, until, run), windows, silent_s)
+        short = _describe_short_time(began, until, run)
+        return _Recovery(None, short, windows, silent_s, answering_s)
     failing = former.find_failing(windows)
     for start, end in silences:
         failing |= (windows.begins >= start) & (windows.begins < end)
@@ -287,8 +292,12 @@ def _find_recovery(
     in_range = ~failing & ~slow & ~np.isnan(windows.failures)
     last_out = _find_last_out(windows, failing, slow, command_ended)
     back = np.flatnonzero(in_range & (np.arange(len(slow)) > last_out))
+    if not len(back) and 0 < until - began - answering_s < WINDOW_S:
+        short = _describe_short_time(began + answering_s, until, run)
+        return _Recovery(None, short, windows, silent_s, answering_s)
     if not len(back):
-        return _Recovery(None, _describe_no_recovery(began, until, run), windows, silent_s)
+        why = _describe_no_recovery(began, until, run)
+        return _Recovery(None, why, windows, silent_s, until - began)
     if last_out < 0:
         return _Recovery(0.0, "", _Windows(*(column[:1] for column in windows)), silent_s)
     first = int(back[0])
@@ -417,6 +426,7 @@ def _describe_effect(
         why=disruption.why,
         command_s=episode.ended - episode.began,
         watched_s=episode.until - episode.began,
+        least_recovery_s=recovery.least_s,
         in_flight=_count_fates(known, episode.flying),
         sent=_count_fates(known, episode.sent),
         sent_again=int(np.count_nonzero(sent_again)),

@@ -49,6 +49,8 @@ class DisruptionEffect(msgspec.Struct, frozen=True, kw_only=True):
     command_s: float
     watched_s: float
     """To the next disruption, or to the end of the load."""
+    least_recovery_s: float = 0.0
+    """Where ``recovery_s`` is null: it took at least so long."""
     in_flight: RequestFates
     """The requests in flight when the command began."""
     sent: RequestFates

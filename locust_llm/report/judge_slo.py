@@ -64,7 +64,7 @@ from locust_llm.report.slo_evidence.confidence_intervals import (
     EndBasis,
     find_most_times_largest,
 )
-from locust_llm.report.slo_evidence.disruption_rule_values import WHEN_NEXT_BEGAN
+from locust_llm.report.slo_evidence.disruption_rule_values import BEFORE_NEXT, WHEN_NEXT_BEGAN
 from locust_llm.report.slo_evidence.load_start_burst import (
     describe_decided_rest,
     describe_start_burst,
@@ -664,7 +664,7 @@ def _explain_useless_time(rule: Rule, found: ObservedValue, seen: Evaluation, bu
         return f"{describe_gathering(seen.run.notes)}, so a longer run does not help"
     if burst or rule.base or found.never_sent or found.undecided:
         return ""
-    if WHEN_NEXT_BEGAN in found.note:
+    if WHEN_NEXT_BEGAN in found.note or BEFORE_NEXT in found.note:
         return "disruptions further apart may decide it"
     if failures := _describe_failure_burst(rule, found, seen):
         return failures

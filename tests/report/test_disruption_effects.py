@@ -392,6 +392,27 @@ def test_more_time_does_not_decide_what_the_next_disruption_ended() -> None:
         assert reason.endswith(" after its start, when disruption 2 began")
 
 
+def test_a_server_that_answers_again_for_less_than_a_window_has_no_recovery_time_of_the_whole() -> (
+    None
+):
+    """Refusals from 20 to 22 s; the next command at 26 s. It took two seconds at least, and nobody
+    saw five without a silence."""
+    records = [*steadily(0, 20), *refused(20, 22), *steadily(22, 26), *steadily(26.1, 60)]
+    run = disrupted(20.0, 26.0, slo=("recovery_time < 5s", "recovery_time < 1s"))
+    first, second = measured(records, run).effects
+    assert (first.recovery_s, first.unknown) == (
+        None,
+        "less than 5 s were left before disruption 2",
+    )
+    assert (first.least_recovery_s, second.recovery_s) == (pytest.approx(2.08, abs=0.01), 0.0)
+    open_, broken = judged(records, run)
+    assert open_[:2] == (INCONCLUSIVE, pytest.approx(2.08, abs=0.01))
+    assert (
+        "disruptions further apart may decide it; disruption 1 has no recovery time: " in open_[2]
+    )
+    assert broken[0] == FAIL
+
+
 def test_nothing_passes_by_a_command_that_failed_or_never_ran() -> None:
     records = steadily(0, 60)
     failed_one = judged(records, disrupted(20.0, status=1, slo=RULES))

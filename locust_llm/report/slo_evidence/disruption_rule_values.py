@@ -10,6 +10,7 @@ from locust_llm.text.format import format_duration
 
 from .observed_value import ObservedValue
 
+BEFORE_NEXT: Final = "s were left before disruption"
 WHEN_NEXT_BEGAN: Final = "when disruption"
 """In the note on a recovery that was not seen, as the next disruption came."""
 
@@ -45,10 +46,13 @@ def _observe_recovery(found: DisruptionEffects) -> ObservedValue:
         return ObservedValue(longest_s, None, requests)
     if any(effect.ttft_p95_before_s is None for effect in open_):
         return ObservedValue(None, note=open_[0].unknown)
-    latest = max(open_, key=lambda effect: effect.watched_s)
-    least_s = max(longest_s, latest.watched_s)
-    after = format_duration(latest.watched_s)
+    latest = max(open_, key=lambda effect: effect.least_recovery_s)
+    least_s = max(longest_s, latest.least_recovery_s)
+    after = format_duration(latest.least_recovery_s)
     note = f"disruption {latest.number} was not over {after} after its start"
+    if latest.least_recovery_s < latest.watched_s:
+        note = f"disruption {latest.number} has no recovery time: {latest.unknown}"
+        return ObservedValue(least_s, None, requests, note=note, worst=math.inf)
     if latest.number < len(found.effects):
         note = f"{note}, {WHEN_NEXT_BEGAN} {latest.number + 1} began"
     return ObservedValue(least_s, None, requests, note=note, worst=math.inf)
