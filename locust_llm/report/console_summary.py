@@ -391,7 +391,10 @@ def _basis(summary: Summary, run: Run, *, causes: bool) -> str:
     first = rows.get(TTFT_FROM_DUE.tag if run.has_waits else TTFT.tag)
     # else the load generator may move it further
     well = summary.client is None or summary.client.level == OK
-    if well and not summary.swept and summary.examination is None and first is not None:
+    survivors = None if summary.swept else format_survivors_line(summary, run)
+    # an interval of the answered requests alone says little where many others were lost
+    of_most = not summary.swept and survivors is None
+    if well and of_most and summary.examination is None and first is not None:
         sentences += _uncertainty(first)
     if summary.client is not None and not summary.staged:
         named = ", ".join(summary.client.signals)
@@ -402,7 +405,7 @@ def _basis(summary: Summary, run: Run, *, causes: bool) -> str:
         sentences.append(f"the sweep ended: {summary.sweep.ended}")
     others = [_name_assumed_ends(summary)]
     if not summary.swept:
-        others += [format_survivors_line(summary, run), format_lost_kinds_line(summary)]
+        others += [survivors, format_lost_kinds_line(summary)]
     return " ".join((f"{', '.join(sentences)}.", *filter(None, others)))
 
 
