@@ -113,6 +113,23 @@ def test_a_person_is_shown_the_server_and_the_command(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_quick_takes_the_only_server_of_this_machine(tmp_path: Path) -> None:
+    """Its check finds that the server answers no chat. Where another server answers too, a person
+    chooses."""
+    with listen_at_a_usual_port() as (port, heard):
+        status, text = run_at_terminal("quick", cwd=tmp_path)
+    assert heard[0].startswith(b"GET /v1/models HTTP/1.1\r\n")
+    assert KEY.encode() not in heard[0]
+    if "To test one of them:" in text:
+        assert (status, len(heard)) == (ExitStatus.REFUSED, 1)
+        assert f"  locust-llm quick localhost:{port}" in text
+        return
+    assert f"On this machine answers localhost:{port}" in text
+    assert status == ExitStatus.FAILED_REQUESTS, text
+    assert "PROBLEM" in text
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_server_that_cannot_be_tested_gets_no_load(tmp_path: Path) -> None:
     with tiny_server() as server:
         server.chat_status = 500

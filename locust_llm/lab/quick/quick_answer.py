@@ -83,11 +83,12 @@ def describe_speed(stages: Sequence[QuickStage]) -> str:
     if ttft_ms is None:
         return "No request of a single user succeeded, so the speed of the server is unknown."
     counted = format_count(longest.requests, "request")
+    basis = counted if longest.requests == 1 else f"median of {counted}"
     doubt = "" if longest.client in (None, OK) else f", client verdict {longest.client}"
     pace = "" if tokens_per_s is None else f", then {format_brief(tokens_per_s, digits=3)} tokens/s"
     return (
-        f"A single user gets the first token after {format_duration(ttft_ms / 1e3)}{pace} (median "
-        f"of {counted}{doubt})."
+        f"A single user gets the first token after {format_duration(ttft_ms / 1e3)}{pace} "
+        f"({basis}{doubt})."
     )
 
 

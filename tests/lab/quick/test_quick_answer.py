@@ -60,7 +60,7 @@ def test_the_speed_is_that_of_the_longest_stage_of_one_user() -> None:
 
 
 def test_a_busy_load_generator_is_named() -> None:
-    assert "(median of 1 request, client verdict DEGRADED)" in describe_speed(
+    assert "(1 request, client verdict DEGRADED)" in describe_speed(
         [stage(1, 1, client="DEGRADED")]
     )
 
