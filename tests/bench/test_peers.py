@@ -1,11 +1,13 @@
 """Peers: tests the arithmetic of make peers: reported less true values, and the cost of a token."""
 
 from itertools import chain
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from peer_tools import TOOLS, Load
 from peers import START, Measured, compare, loads, row, table
+from peers_chart import PANEL, Bar, draw_chart, measure_bar
 from truth import Sent
 
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
@@ -64,3 +66,19 @@ def test_every_tool_has_its_version_pinned() -> None:
     packages = chain.from_iterable(tool.packages for tool in TOOLS.values())
     assert all("==" in package for package in packages)
     assert [name for name, tool in TOOLS.items() if not tool.packages] == ["locust-llm"]
+
+
+def test_the_length_of_a_bar() -> None:
+    # 1 lies in the middle between 0.01 and 100, on a logarithmic scale
+    assert measure_bar(0.01, 0.01, 100) == 4
+    assert measure_bar(100, 0.01, 100) == PANEL
+    assert measure_bar(1, 0.01, 100) == pytest.approx((4 + PANEL) / 2)
+
+
+def test_the_chart_begins_with_the_smallest_error() -> None:
+    drawn = draw_chart([Bar("slow", 250.4, 80), Bar("locust-llm", -0.01, 12)], "Errors")
+    texts = [text.strip() for text in ElementTree.fromstring(drawn).itertext()][2:]
+    assert [text for text in texts if text] == [
+        "Errors", "TTFT p99 too high by (ms, log scale)", "CPU per token (µs, log scale)",
+        "locust-llm", "0.01", "12", "slow", "250", "80",
+    ]  # fmt: skip
