@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real wheels test-wheel image test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-reproduce bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-gateways bench-disconnect bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration client-faults growing-old confusion twins other-twins published what-if intervals schedulers seeds golden example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real wheels test-wheel image test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-reproduce bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-gateways bench-event-loop bench-disconnect bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration client-faults growing-old confusion twins other-twins published what-if intervals schedulers seeds golden example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/reader/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
