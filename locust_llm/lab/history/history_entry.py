@@ -31,7 +31,7 @@ from locust_llm.report.open_loop_delivery import (
 )
 from locust_llm.settings.run_labels import parse_labels
 from locust_llm.slo.metric_definitions import MIN_CUT_SHARE
-from locust_llm.text.format import format_brief, format_count, format_duration
+from locust_llm.text.format import add_noun, format_brief, format_count, format_duration
 
 
 class KeyFigure(NamedTuple):
@@ -364,7 +364,7 @@ def _describe_end(facts: _Facts) -> str:
     if run.stopped_early:
         words.append(f"stopped {run.stopped_early}")
     if conditions is not None and _explain_cut(conditions):
-        words.append(f"{format_count(conditions.cut, 'request')} cut")
+        words.append(f"{add_noun(f'{conditions.cut:,}', 'request')} cut")
     return "; ".join(words)[:MAX_TEXT]
 
 
