@@ -101,8 +101,7 @@ def describe_fit(capacity: CapacityEstimate | None) -> str:
     if capacity.value is None:
         return f"At most {_count_fitting(capacity.high)} {LIMITS_IN_WORDS}."
     if capacity.is_open and capacity.low is not None:
-        least = format_load(capacity.low, USERS)
-        return f"At least {least}, the most that were tried, fit {LIMITS_IN_WORDS}."
+        return f"At least {_count_fitting(capacity.low)} {LIMITS_IN_WORDS}; more were not tried."
     return (
         f"About {_count_fitting(capacity.value)} {LIMITS_IN_WORDS}; the 95% interval is "
         f"{capacity.format_interval(USERS)}."

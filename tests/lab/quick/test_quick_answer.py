@@ -76,7 +76,7 @@ def test_an_unknown_speed_is_no_number() -> None:
         (None, f"A minute was too short to find how many users fit {WITHIN}."),
         (estimate(0, 0, 0), f"Not even one user fits {WITHIN}."),
         (estimate(0, 0, 2), f"At most 2 users fit {WITHIN}."),
-        (estimate(16, 16, 16), f"At least 16 users, the most that were tried, fit {WITHIN}."),
+        (estimate(16, 16, 16), f"At least 16 users fit {WITHIN}; more were not tried."),
         (estimate(4, 6, 8), f"About 6 users fit {WITHIN}; the 95% interval is 4 to 8 users."),
         (estimate(0, 1, 3), f"About 1 user fits {WITHIN}; the 95% interval is at most 3 users."),
     ],
