@@ -318,6 +318,20 @@ class TTFTParts:
         return [sum(column) for column in zip(*self.by_phase.values(), strict=True)]
 
 
+class LoadClock:
+    """A clock that stands still while ``goes_on`` is false, at its last reading before: the end of
+    a load changes no rate of it, however long the report takes."""
+
+    def __init__(self, clock: Callable[[], float], goes_on: Callable[[], bool]) -> None:
+        self._clock, self._goes_on = clock, goes_on
+        self._last = clock()
+
+    def __call__(self) -> float:
+        if self._goes_on():
+            self._last = self._clock()
+        return self._last
+
+
 class FirstTokenWindow:
     """The waits for the first tokens of the last ``WINDOW_S``, whether their requests have ended or
     not."""

@@ -60,7 +60,7 @@ from locust_llm.worker.ab_targets import list_variants
 
 from .answer_tally import AnswerTally
 from .prometheus_export import RunTotals
-from .run_progress import RunProgress
+from .run_progress import LoadClock, RunProgress
 
 logger = logging.getLogger("locust_llm")
 
@@ -112,8 +112,9 @@ class RunStore:
             SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
         )
         self.folder = make_run_folder(settings, survey.model)
+        self.stopping_at: float | None = None
         self.run_progress = RunProgress(
-            monotonic,
+            LoadClock(monotonic, lambda: self.load_goes_on),
             longest_s=settings.longest_s,
             request_count=settings.request_count,
             streams=settings.streaming,
@@ -128,7 +129,6 @@ class RunStore:
         self._first_sent_at: float | None = None
         self.began_profiling_at: float | None = None
         """When the profiling phase began. None: with the load."""
-        self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
         self.rates: list[RateChange] = []
         self.disruptions: list[Disruption] = []
@@ -191,6 +191,11 @@ class RunStore:
     def draining(self) -> bool:
         """The end of the run has begun."""
         return self.stopping_at is not None
+
+    @property
+    def load_goes_on(self) -> bool:
+        """Requests are sent, or some are still running."""
+        return not self.draining or self.run_progress.inside > 0
 
     def watch_server(self, spawn: Callable[..., gevent.Greenlet]) -> None:
         """Read the server's metrics and receive its spans from now on, in greenlets that ``spawn``

@@ -46,6 +46,7 @@ from locust_llm.report.outages import (
     select_lost,
     select_spans_within,
 )
+from locust_llm.report.recover_journals import KILLED
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
@@ -282,7 +283,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     blame = _blame(rule, tested, error, seen, by_point=by_point)
     status, reason, longer = _decided(rule, tested, seen, blame)
     # what is not known for another reason than chance is not known to be close
-    by_chance = not (blame or seen.run.records_lost or seen.silent_from)
+    by_chance = not (blame or _describe_lacking_records(seen) or seen.silent_from)
     if status == INCONCLUSIVE and not blame and (ended := _ended_by(rule, found, seen.run)):
         status, reason, longer = FAIL, f"it ended the {ended}", None
     ends = found.ends or (None, None)
@@ -489,11 +490,21 @@ def _decided(
         ):
             return INCONCLUSIVE, "the load generator limited the load, not the server", None
         return FAIL, "; ".join(filter(None, (reasons, describe_start_burst(rule, seen)))), None
-    if lost := seen.run.records_lost:
-        return INCONCLUSIVE, f"records of workers that never arrived: {lost}", None
+    if lacking := _describe_lacking_records(seen):
+        return INCONCLUSIVE, lacking, None
     if _could_reach_limit(rule, found, seen):
         return INCONCLUSIVE, _unsettled(found, seen), None
     return PASS, reasons, None
+
+
+def _describe_lacking_records(seen: Evaluation) -> str:
+    """Which records are, or may be, missing. Empty: none are. Where some are, a rule may fail, but
+    it does not pass."""
+    if lost := seen.run.records_lost:
+        return f"records of workers that never arrived: {lost}"
+    if seen.broken_lines:
+        return f"unreadable lines of profile_export.jsonl: {seen.broken_lines}"
+    return KILLED if KILLED in seen.run.unread else ""
 
 
 def _is_close_to_limit(

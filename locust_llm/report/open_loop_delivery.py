@@ -53,6 +53,10 @@ if TYPE_CHECKING:  # a summary contains what this file makes
     from locust_llm.report.sections.run_summary import Summary
 
 
+STOP: Final = "the stop"
+SCHEDULE_END: Final = "the end of the schedule"
+
+
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was
     stopped."""
@@ -110,6 +114,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """
     in_flight: int = 0
     """The requests in flight at the stop, where ``expected`` leaves some of them out."""
+    end: str = STOP
+    """What ended ``duration_s``: nobody stopped a schedule of which all was sent."""
     overload: Overload | None = None
     """None: it grew by no more than chance, or the load was not sent for another reason."""
 
@@ -226,6 +232,7 @@ def measure_delivery(
         completed_share=completed / counted if counted else None,
         cancelled=cancelled,
         expected=float(counted),
+        end=SCHEDULE_END if describe_used_up_load(run) else STOP,
     )
     if through is not None:  # Steady.kept_up says whether the server fell behind
         return (
@@ -273,7 +280,10 @@ def _of_expected(delivery: Delivery, arrived: RequestSelection, run: Run) -> Del
         return delivery
     due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
     explained = round(float(count_due_in_service(due_s, over_s, delivery.duration_s).mean()))
-    left_out = min(explained, _on_their_way(arrived, due_s, over_s, delivery.duration_s))
+    in_flight = int(_in_flight_at(due_s, over_s, delivery.duration_s).sum())
+    left_out = _on_their_way(arrived, due_s, over_s, delivery.duration_s)
+    if _are_beyond_chance(in_flight, explained):
+        left_out = min(explained, left_out)
     counted = delivery.due - delivery.cancelled
     expected = float(counted - left_out)
     known = counted > 0 and expected >= MIN_EXPECTED_SHARE * counted
@@ -281,8 +291,14 @@ def _of_expected(delivery: Delivery, arrived: RequestSelection, run: Run) -> Del
         delivery,
         expected=expected,
         completed_share=min(1.0, delivery.completed / expected) if known else None,
-        in_flight=int(_in_flight_at(due_s, over_s, delivery.duration_s).sum()),
+        in_flight=in_flight,
     )
+
+
+def _are_beyond_chance(in_flight: int, usual: int) -> bool:
+    """Whether more requests are in flight than by chance in a server that keeps up, which has
+    ``usual`` of them on average. One long answer at the end is no sign of a queue."""
+    return in_flight > usual + BACKLOG_ERRORS * math.sqrt(in_flight)
 
 
 def _in_flight_at(due_s: Floats, over_s: Floats, stop_s: float) -> NDArray[np.bool_]:
@@ -498,7 +514,7 @@ def _by_gate(delivery: Delivery) -> str:
             f"{needed}, and it was {limit}"
         )
         if delivery.in_prefill_needed > delivery.prefill_limit:
-            return need
+            return f"{need}: a higher one helps if TTFT then gets no longer"
         return (
             f"{need}: at {delivery.in_prefill_needed / delivery.prefill_limit:.0%} of the limit, arrivals at "
             f"random times queue up"
@@ -573,7 +589,7 @@ def format_overload_line(summary: "Summary") -> str | None:
     grown = (
         f"OVERLOADED: {overload.in_flight_middle:,} requests were in flight{waiting} at half of the "
         f"time, "
-        f"{overload.in_flight_end:,} at the stop."
+        f"{overload.in_flight_end:,} at {summary.delivery.end}."
     )
     if not conditions.succeeded:
         return grown
@@ -611,11 +627,10 @@ def describe_backlog(d: Delivery | None) -> str | None:
     if d.expected is None or d.completed_share is None:
         return None
     usual = round(d.due - d.cancelled - d.expected)
-    by_chance = usual + BACKLOG_ERRORS * math.sqrt(d.in_flight)
-    if d.completed_share >= MAX_COMPLETED_SHARE or d.in_flight <= by_chance:
+    if d.completed_share >= MAX_COMPLETED_SHARE or not _are_beyond_chance(d.in_flight, usual):
         return None
     return (
-        f"{d.in_flight:,} of the {d.due:,} requests that were due were in flight at the stop, and "
+        f"{d.in_flight:,} of the {d.due:,} requests that were due were in flight at {d.end}, and "
         f"a server that keeps up has about {usual:,}"
     )
 
@@ -669,7 +684,7 @@ def describe_completed(delivery: Delivery) -> str:
     which = f"{d.in_flight:,} of the others" if d.in_flight < others else f"The other {others:,}"
     if others == 1:
         which = "The other one"
-    flight = f"{rate}. {which} {'was' if d.in_flight == 1 else 'were'} in flight at the stop"
+    flight = f"{rate}. {which} {'was' if d.in_flight == 1 else 'were'} in flight at {d.end}"
     if left_out < d.in_flight:
         flight += (
             f". {left_out:,} of these are left out, because any server that keeps up has as many"
@@ -696,4 +711,4 @@ def describe_span(delivery: Delivery) -> str:
     """The span of ``completed``: ``in the 20 s to the stop``. It holds the filling of an idle
     server, and nothing that ended after the stop. So a throughput over the whole run is another
     number."""
-    return f"in the {format_brief(delivery.duration_s, ' s', 3)} to the stop"
+    return f"in the {format_brief(delivery.duration_s, ' s', 3)} to {delivery.end}"

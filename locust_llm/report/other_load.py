@@ -27,7 +27,8 @@ class OtherLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The means over the readings of one server."""
 
     others: float
-    """The requests in it that this run did not send."""
+    """At least so many in it were not sent by this run: of its own requests the most that were in
+    flight around a reading are taken off."""
     in_server: float
     """All requests in it, running or waiting."""
 

@@ -155,7 +155,7 @@ def summarise_run(
     soak = make_soak_findings(soak_readings)
     seen = Evaluation(
         main, run, None, None, records, ended, time, answers=answers,
-        cancelled_work=cancelled_work, settled=settled, soak=soak,
+        cancelled_work=cancelled_work, settled=settled, soak=soak, broken_lines=broken_lines,
     )  # fmt: skip
     rates = [*_throughputs(ended, time), *make_goodput_rows(seen)]
     looks = len(run.settings.looks) or 1

@@ -14,7 +14,7 @@ import gevent
 from locust_llm.controller.answer_tally import LivePageRow
 from locust_llm.controller.progress_line import format_phase_position
 from locust_llm.controller.run_controller import Controller
-from locust_llm.controller.run_progress import PARTS_S
+from locust_llm.controller.run_progress import PARTS_S, LoadClock
 from locust_llm.controller.stage_runner import StageRunner
 from locust_llm.records.breakdown_labels import LATE, NAMES, PROXY, USER, name_latency_part
 from locust_llm.records.chart_mark_names import (
@@ -148,6 +148,7 @@ class RunView:
         live = LivePageTallies(
             control.run_progress,
             time.time(),
+            clock=LoadClock(time.time, lambda: self.control is control and self._goes_on),
             generates=asked.generates,
             streams=asked.streaming,
         )
@@ -333,7 +334,8 @@ class RunView:
         self._board_stage = 0 if stages is None else stages.number
         live_streams = self.live is not None and self.live.streams
         stats = control.run_progress if live_streams else None
-        self._board = RuleBoard(_present_rules(control), time.monotonic, stats)
+        clock = LoadClock(time.monotonic, lambda: self._goes_on and not _pauses(control))
+        self._board = RuleBoard(_present_rules(control), clock, stats)
 
     def _alerts(self) -> list[Alert]:
         """What goes wrong, the worst first."""
@@ -375,9 +377,7 @@ class RunView:
 
     @property
     def _goes_on(self) -> bool:
-        """Requests are sent, or some are still running."""
-        control = self.control
-        return control is not None and (not control.draining or control.run_progress.inside > 0)
+        return self.control is not None and self.control.store.load_goes_on
 
     @property
     def _users(self) -> int:
@@ -525,6 +525,11 @@ class RunView:
             yield {"figure": f"{row.label}: {row.value}"}
 
 
+def _pauses(control: Controller) -> bool:
+    """Whether a stage is over and the next one has not begun."""
+    return control.plan.phase == BETWEEN and control.run_progress.inside == 0
+
+
 def _phase(control: Controller) -> str:
     """The phase as a mark over time. Empty between two stages."""
     if control.draining:
@@ -573,7 +578,9 @@ def _list_parts(
 def _left_of_run(control: Controller) -> tuple[float | None, int | None]:
     """(seconds, requests) that are left of the profiling phase; None: not known, or of a stage."""
     settings = control.settings
-    if control.stages is not None or control.plan.phase != PROFILING or control.draining:
+    if control.draining:
+        return None, 0
+    if control.stages is not None or control.plan.phase != PROFILING:
         return None, None
     if settings.request_count:
         return None, max(0, settings.request_count - control.run_progress.profiled.total())

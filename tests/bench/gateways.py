@@ -35,6 +35,7 @@ from locust_llm.lab.gateway.gateway_result import (
 from locust_llm.lab.gateway.gateway_text import name_load
 from locust_llm.lab.gateway.headers_and_routing import DROPPED, TO_UPSTREAM
 from locust_llm.lab.gateway.hidden_failures import HIDDEN, VERDICTS
+from locust_llm.lab.gateway.process_cost import MIN_TICKS, TICKS_PER_S
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.text.format import format_brief
 
@@ -53,10 +54,7 @@ BEGIN: Final = "<!-- made by `make bench-gateways`: begin -->"
 END: Final = "<!-- made by `make bench-gateways`: end -->"
 PAGE: Final = Path(__file__).parents[2] / "benchmarks" / "gateways.md"
 TOO_FEW: Final = "too few values"
-TICK_MS: Final = 1e3 / os.sysconf("SC_CLK_TCK")
-"""The kernel counts CPU in these."""
-MIN_TICKS: Final = 10
-"""Of fewer ticks, one more or less would change the figure by over a tenth."""
+TICK_MS: Final = 1e3 / TICKS_PER_S
 FEW: Final = 3
 """Names of fields and headers that a cell shows."""
 Runs = Sequence[GatewayResult]
@@ -189,7 +187,7 @@ def list_cost_rows(results: dict[str, list[GatewayResult]]) -> Iterator[tuple[st
 
 def _count_ticks(level: AddedLevel | None) -> float:
     """The ticks of CPU that the kernel counted for the gateway at this load."""
-    if level is None or level.cpu_ms_per_request is None:
+    if level is None or level.cpu_ms_per_request is None or level.cpu_is_most:
         return 0.0
     answers = level.find(WHOLE_ANSWER)
     requests = level.failed + (0 if answers is None else answers.samples)

@@ -16,6 +16,7 @@ from locust_llm.records.run_facts import BrokenRule, OpenLoopSchedule, ProcessHe
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.judge_slo import combine_results, estimate_longer_s
 from locust_llm.report.load_records import collect_columns
+from locust_llm.report.recover_journals import KILLED
 from locust_llm.report.slo_evidence.observed_rule_values import ObservedValue
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
@@ -854,6 +855,25 @@ def test_lost_records_could_be_the_slow_ones() -> None:
         ).status
         == "FAIL"
     )
+
+
+def test_no_rule_passes_where_records_are_missing_or_may_be() -> None:
+    """Every value is known to be far from the limit of 300 ms, and to be over the one of 6 ms."""
+    for run, broken_lines, reason in (
+        (a_run(), 1, "unreadable lines of profile_export.jsonl: 1"),
+        (replace(a_run(), unread=(KILLED,)), 0, KILLED),
+        (a_run(), 0, None),
+    ):
+        records = steps(400)
+        rules = ("ttft p50 < 300ms", "ttft p50 < 6ms")
+        run = replace(run, settings=replace(run.settings, slo=rules))
+        summary = summarise_run(collect_columns(records), run, broken_lines, records)
+        passes, fails = summary.rules
+        assert fails.status == "FAIL"
+        if reason is None:
+            assert passes.status == "PASS"
+        else:
+            assert (passes.status, passes.reason) == ("INCONCLUSIVE", reason)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_what_is_wrong_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
     side = load_run(fill(tmp_path, replace(a_run(), stopping_at=None, records_lost=3), b'{"half'))
     assert [note.split(":")[0] for note in side.notes] == [
         "1 unreadable line of profile_export.jsonl left out (line 5",
-        "the run did not end cleanly, so requests that were still running are missing",
+        "the run did not end cleanly, so requests that were still running may be missing",
         "3 requests of lost workers have no record",
     ]
     assert side.seen.main.size == 3

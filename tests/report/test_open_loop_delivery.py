@@ -336,6 +336,21 @@ def test_all_that_were_in_flight_at_the_stop_are_named() -> None:
     )
 
 
+def test_one_long_answer_at_the_end_of_a_trace_is_complete() -> None:
+    """Fifteen arrivals every half second, each answered in 0.3 s but the last one in 1.72 s. All of
+    the trace was sent and answered, at second 8.72; nobody stopped it at 7.5."""
+    records = [answered(300, sent_at=i / 2) for i in range(14)] + [answered(1720, sent_at=7.0)]
+    run = open_for(7.5, 15)
+    trace = replace(run.settings, fixed_schedule=True, input_file="t.jsonl", request_rate=None)
+    found = delivered(records, replace(run, settings=trace, stopping_at=run.profiling_at + 8.72))
+    assert (found.completed, found.expected, found.completed_share) == (14, 14.0, 1.0)
+    assert describe_completed(found) == (
+        "100.0%: 1.87/s in the 7.5 s to the end of the schedule, 14 of 15 that were due. The other "
+        "one was in flight at the end of the schedule, as in any server that keeps up: the share is "
+        "of the remaining 14"
+    )
+
+
 def many_users(
     rate: int, each_s: float, at_once: int, users: int, duration_s: float = 20.0
 ) -> tuple[list[Record], Run]:
@@ -367,7 +382,8 @@ def test_more_in_flight_than_a_server_that_keeps_up_has(later_s: float, in_fligh
     summary = summarise_run(collect_columns(records), open_for(20.0, 40))
     found = summary.delivery
     assert found is not None
-    assert (found.in_flight, found.expected, found.overload) == (in_flight, 36.0, None)
+    expected = 36.0 if later_s == 8.0 else 34.0  # six by chance are no sign of a queue
+    assert (found.in_flight, found.expected, found.overload) == (in_flight, expected, None)
     line = format_backlog_line(summary, open_for(20.0, 40))
     if later_s == 3.0:
         assert line is None
@@ -620,7 +636,7 @@ def test_nothing_offered() -> None:
     ("records", "run", "words"),
     [
         ([answered(1500, asked_at=5.0)] * 130, open_run(200, limits=((0.0, 2),)),
-         ["65.0%", "Cause: the prefill limit. ", "2.00/s x 1.5 s TTFT needs a prefill limit of 3, and it was 2. "
+         ["65.0%", "Cause: the prefill limit. ", "2.00/s x 1.5 s TTFT needs a prefill limit of 3, and it was 2: a higher one helps if TTFT then gets no longer. "
              "70 of 200"]),
         ([answered(1000, 6000)] * 160, open_run(200, 40),
             ["80.0%", "too few users", "x 6 s", "12 users",
@@ -707,7 +723,10 @@ def test_only_delays_of_the_load_generator_keep_requests_from_being_sent(
 @pytest.mark.parametrize(
     ("ttft_ms", "words"),
     [
-        (1002.0, "needs a prefill limit of 1.002, and it was 1. "),
+        (
+            1002.0,
+            "needs a prefill limit of 1.002, and it was 1: a higher one helps if TTFT then gets no longer. ",
+        ),
         (
             980.0,
             "needs a prefill limit of 0.98, and it was 1: at 98% of the limit, arrivals at random "

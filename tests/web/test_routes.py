@@ -14,7 +14,7 @@ import gevent
 import msgspec
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.records import answered
+from support.records import answered, failed
 from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
 from support.years import START, run_folder
@@ -62,7 +62,8 @@ class Run:
         self.stages = self.limit_block = self.soak = None
         self.draining = False
         self.phase_s = 0.0
-        self.store = SimpleNamespace(result=None, poller=None, answer_tally=None)
+        self.store = self
+        self.result = self.poller = self.answer_tally = None
         self.losses = SimpleNamespace(lost_workers=list[LostWorker]())
         self.by_hand = self
         self.failure = ""
@@ -75,6 +76,10 @@ class Run:
 
     def fail(self, why: str) -> None:
         raise AssertionError(why)
+
+    @property
+    def load_goes_on(self) -> bool:
+        return not self.draining or self.run_progress.inside > 0
 
     def processes(self) -> list[ProcessState]:
         return self.states
@@ -916,6 +921,39 @@ def test_a_second_run_begins_clean(on: tuple[Page, Any], tmp_path: Path) -> None
     assert (status["points"], status["marks"], status["table"][0]["whole_count"]) == ([], [], 0)
     listed = page.client.get("/llm/runs").get_json()
     assert (listed["last"], {entry["name"] for entry in listed["runs"]}) == ("two", {"one", "two"})
+
+
+@pytest.mark.parametrize("over", ["ending", "between stages"])
+def test_rates_stand_still_when_the_load_is_over(
+    over: str, pages: Callable[..., Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request a second for 10 s. Making the report takes 10 s more: of 20 s the rate would be
+    0.5/s. Half of the requests fail, and nothing that is still to come can change that."""
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(
+        view_module, "time", SimpleNamespace(time=lambda: now.s, monotonic=lambda: now.s)
+    )
+    slo = ("requests_per_s >= 0.8/s", "error_rate < 10%")
+    page, run = pages(), Run(tmp_path / "one", slo=slo)
+    page.view.begins(run)  # type: ignore[arg-type]
+    for second in range(20):
+        record = failed() if second % 2 else answered(100, 150)
+        run.abort.add(record)
+        page.view.on_record(record)
+        now.s += 0.5
+    page.view.settled()
+    rate, errors = page.live()["rules"]
+    assert (rate["so_far"], rate["state"], errors["state"]) == ("1/s", "OK so far", "at risk")
+    if over == "ending":
+        run.draining = True
+    else:
+        run.plan.phase = "between stages"
+    now.s += 10.0
+    page.view.settled()
+    later, errors = page.live()["rules"]
+    assert later == rate
+    assert errors["state"] == ("will fail" if over == "ending" else "at risk")
+    assert page.live()["table"][-1]["count"] == (9 if over == "ending" else 0)
 
 
 def test_phases_are_marked_as_they_come(

@@ -189,7 +189,8 @@ class LevelRunner:
             )
             generator = self._make_generator()
             added = [estimate_added_time(blocks, quantity, generator) for quantity in quantities]
-            cpu_s = uses[name].cpu_s
+            most_cpu_s = uses[name].most_cpu_s
+            cpu_s = uses[name].cpu_s if most_cpu_s is None else most_cpu_s
             measured = AddedLevel(
                 streams=level.streams,
                 requests_per_s=level.requests_per_s,
@@ -199,6 +200,7 @@ class LevelRunner:
                 cpu_us_per_token=divide_cost(cpu_s, sum(one.words for one in kept[name]), 1e6)
                 if level.streams
                 else None,
+                cpu_is_most=most_cpu_s is not None,
                 memory_mb=uses[name].memory_mb,
             )
             runs[name] = judge_level(measured, kept[DIRECT], kept[name], self._limit_ms)

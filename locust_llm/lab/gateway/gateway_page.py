@@ -330,10 +330,10 @@ def _tell_added(added: AddedTime | None) -> PageCell:
     return PageCell(" / ".join(digits), "; ".join(notes))
 
 
-COSTS: Final[dict[str, Callable[[AddedLevel], float | None]]] = {
-    "CPU per request (ms)": lambda level: level.cpu_ms_per_request,
-    "CPU per token (µs)": lambda level: level.cpu_us_per_token,
-    "memory (MB)": lambda level: level.memory_mb,
+COSTS: Final[dict[str, Callable[[AddedLevel], str]]] = {
+    "CPU per request (ms)": lambda level: _tell_cpu(level, level.cpu_ms_per_request),
+    "CPU per token (µs)": lambda level: _tell_cpu(level, level.cpu_us_per_token),
+    "memory (MB)": lambda level: _tell_number(level.memory_mb),
 }
 
 
@@ -342,14 +342,20 @@ def _make_cost_table(results: Sequence[GatewayResult]) -> PageTable:
     for name in _list_labels(results, lambda result: map(name_load, result.levels)):
         for label, read in COSTS.items():
             levels = [_find_level(result, name) for result in results]
-            values = [None if level is None else read(level) for level in levels]
-            if any(value is not None for value in values):
-                rows.append((f"{label}, {name}", tuple(map(_tell_number, values))))
+            values = [EMPTY if level is None else read(level) for level in levels]
+            if {*values} != {EMPTY}:
+                rows.append((f"{label}, {name}", tuple(map(PageCell, values))))
     return PageTable("CPU and memory of the gateway", tuple(rows), numbers=True)
 
 
-def _tell_number(value: float | None) -> PageCell:
-    return PageCell(EMPTY if value is None else format_brief(value, digits=3))
+def _tell_number(value: float | None) -> str:
+    return EMPTY if value is None else format_brief(value, digits=3)
+
+
+def _tell_cpu(level: AddedLevel, value: float | None) -> str:
+    """Of few ticks it is known only how much it was at most."""
+    bound = level.cpu_is_most and value is not None
+    return f"{'at most ' * bound}{_tell_number(value)}"
 
 
 def _make_change_table(results: Sequence[GatewayResult]) -> PageTable:

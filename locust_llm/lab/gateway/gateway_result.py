@@ -63,6 +63,8 @@ class AddedLevel(msgspec.Struct, frozen=True, kw_only=True):
     """So many requests failed through the gateway."""
     cpu_ms_per_request: float | None = None
     cpu_us_per_token: float | None = None
+    cpu_is_most: bool = False
+    """The kernel counted too few ticks of CPU: it was at most so much."""
     memory_mb: float | None = None
     """CPU and memory of the gateway's process. None: it is unknown."""
 

@@ -60,7 +60,8 @@ def _tell_levels(levels: Sequence[AddedLevel]) -> Iterator[str]:
         memory = "" if highest.memory_mb is None else f", {highest.memory_mb:.0f} MB"
         assert highest.cpu_ms_per_request is not None
         cpu = format_duration(highest.cpu_ms_per_request / 1e3)
-        yield f"CPU of the gateway: {cpu} per request{tokens}{memory}"
+        most = "at most " * highest.cpu_is_most
+        yield f"CPU of the gateway: {most}{cpu} per request{tokens}{memory}"
 
 
 def _tell_without_load(added: AddedTime) -> str:

@@ -12,6 +12,12 @@ from locust_llm.server.process_tree import PROC, list_process_tree, read_process
 ENGINES: Final = ("docker", "podman")
 ASK_S: Final = 10.0
 KIB: Final = 1024
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+"""The kernel counts CPU in these."""
+MIN_TICKS: Final = 10
+"""Of fewer ticks, one more or less would change the figure by over a tenth."""
+COUNTERS: Final = 2
+"""A process has its user and its system time, each without the tick that has begun."""
 
 
 class ProcessUse(NamedTuple):
@@ -20,6 +26,7 @@ class ProcessUse(NamedTuple):
     cpu_s: float
     memory_mb: float
     """Each shared page counts once (PSS) where the kernel reports that."""
+    processes: int = 1
 
 
 class UseOfBlocks:
@@ -28,6 +35,8 @@ class UseOfBlocks:
     def __init__(self) -> None:
         self.cpu_s: float | None = 0.0
         """None: it is unknown of one block."""
+        self._unseen_ticks = 0
+        """At most so many more than were counted: in each block one of each counter."""
         self.memory_mb: float | None = None
         """The most at the end of a block. None: it is unknown."""
 
@@ -37,24 +46,33 @@ class UseOfBlocks:
             self.cpu_s = None
         else:
             self.cpu_s += after.cpu_s - before.cpu_s
+            self._unseen_ticks += COUNTERS * after.processes
         if after is not None:
             self.memory_mb = max(self.memory_mb or 0.0, after.memory_mb)
 
+    @property
+    def most_cpu_s(self) -> float | None:
+        """The most that it may have used, where the kernel counted too few ticks for a figure.
+        None: it did not, or nothing is known."""
+        if self.cpu_s is None or round(self.cpu_s * TICKS_PER_S) >= MIN_TICKS:
+            return None
+        return self.cpu_s + self._unseen_ticks / TICKS_PER_S
+
 
 def read_process_use(
-    pid: int, proc: Path = PROC, ticks_per_s: float = os.sysconf("SC_CLK_TCK")
+    pid: int, proc: Path = PROC, ticks_per_s: float = TICKS_PER_S
 ) -> ProcessUse | None:
     """None: there is no such process, or this user may not look at it."""
     cpu_s = 0.0
     memory_mb = 0.0
-    found = False
+    processes = 0
     for each in list_process_tree(pid, proc):
         with suppress(OSError, ValueError, IndexError):
             fields = read_process_stat(proc / str(each))
             cpu_s += (int(fields[11]) + int(fields[12])) / ticks_per_s
             memory_mb += _read_memory_mb(proc / str(each))
-            found = True
-    return ProcessUse(cpu_s, memory_mb) if found else None
+            processes += 1
+    return ProcessUse(cpu_s, memory_mb, processes) if processes else None
 
 
 def _read_memory_mb(folder: Path) -> float:

@@ -362,7 +362,9 @@ def load_run(folder: Path) -> LoadedRun:
             f"{RUN} has schema {run.schema}, but this version supports {SCHEMA}: it may be misread"
         )
     if known and run.stopping_at is None:
-        notes.append("the run did not end cleanly, so requests that were still running are missing")
+        notes.append(
+            "the run did not end cleanly, so requests that were still running may be missing"
+        )
     notes += run.unread
     if run.records_lost:
         notes.append(run.lost_in_words)

@@ -278,7 +278,9 @@ def _describe_late_answers(delivery: Delivery) -> str:
     """``534 of 612 requests had no answer by the stop.``: what came while the queue drained came
     late."""
     counted = delivery.due - delivery.cancelled
-    return f"{counted - delivery.completed:,} of {counted:,} requests had no answer by the stop."
+    return (
+        f"{counted - delivery.completed:,} of {counted:,} requests had no answer by {delivery.end}."
+    )
 
 
 def _name_all_requests(summary: Summary) -> str:

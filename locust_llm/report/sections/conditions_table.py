@@ -69,7 +69,7 @@ def make_conditions_rows(summary: Summary, run: Run) -> Iterator[tuple[str, str]
     if (d := summary.delivery) is not None:
         of = (
             f"due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s "
-            f"to the stop"
+            f"to {d.end}"
         )
         yield "delivered", f"{d.share:.1%}: {of}"
         yield "completed", describe_completed(d)

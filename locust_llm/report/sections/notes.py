@@ -439,13 +439,13 @@ def _others(summary: Summary) -> Iterator[str]:
     )
     if given_up:
         yield (
-            f"WARNING: the server had {load.others:.1f} requests more in it than this run, of "
+            f"WARNING: the server had at least {load.others:.1f} requests more in it than this run, of "
             f"{load.in_server:.1f} (means of its metrics): requests that this run gave up, or other "
             "clients'. The latencies reflect them too."
         )
         return
     yield (
-        f"WARNING: other clients used the server: {load.others:.1f} of the {load.in_server:.1f} "
+        f"WARNING: other clients used the server: at least {load.others:.1f} of the {load.in_server:.1f} "
         "requests in it were not from this run (means of its metrics). The latencies reflect both "
         "loads."
     )
@@ -470,7 +470,8 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
         yield "No request was recorded in the profiling phase, so there is nothing to report."
     if run.stopping_at is None:
         yield (
-            "WARNING: the run did not end cleanly, so requests that were still running are missing."
+            "WARNING: the run did not end cleanly, so requests that were still running may be "
+            "missing."
         )
     if conditions.cut and counts.cut_ages_s is not None:
         low, high = counts.cut_ages_s

@@ -126,6 +126,8 @@ class Evaluation(NamedTuple):
     settled: RateWindow | None = None
     """``time`` without the start and the end of the load. None: they are not in it, or too little
     is left without them."""
+    broken_lines: int = 0
+    """The records that could not be read."""
 
 
 def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:

@@ -18,7 +18,7 @@ from locust_llm.lab.gateway.added_levels import (
 from locust_llm.lab.gateway.added_series import measure_series
 from locust_llm.lab.gateway.gateway_client import DIRECT, Exchange, make_address
 from locust_llm.lab.gateway.gateway_result import EMBEDDINGS, SETUP, AddedLevel, AddedTime
-from locust_llm.lab.gateway.process_cost import ProcessUse, UseOfBlocks
+from locust_llm.lab.gateway.process_cost import TICKS_PER_S, ProcessUse, UseOfBlocks
 from locust_llm.lab.gateway.upstream_process import UpstreamReplicas
 from locust_llm.lab.gateway.upstream_script import UpstreamScript
 
@@ -72,6 +72,19 @@ def test_use_of_blocks_is_unknown_if_it_is_unknown_of_one() -> None:
     use.add(None, ProcessUse(9.0, 1.0))
     use.add(ProcessUse(9.0, 1.0), ProcessUse(9.5, 1.0))
     assert (use.cpu_s, use.memory_mb) == (None, 9.0)
+
+
+def test_of_few_ticks_of_cpu_only_the_most_is_known() -> None:
+    """Two blocks, in which 4 and 5 ticks of 10 ms were counted in two processes. Each has two
+    counters, and each counter may lack a tick of each block: 9 + 8 ticks at most."""
+    use = UseOfBlocks()
+    use.add(ProcessUse(1.0, 5.0, 2), ProcessUse(1.0 + 4 / TICKS_PER_S, 5.0, 2))
+    use.add(ProcessUse(2.0, 5.0, 2), ProcessUse(2.0 + 5 / TICKS_PER_S, 5.0, 2))
+    assert use.most_cpu_s == pytest.approx(17 / TICKS_PER_S)
+    use.add(ProcessUse(2.0, 5.0, 2), ProcessUse(2.0 + 1 / TICKS_PER_S, 5.0, 2))
+    assert (use.cpu_s, use.most_cpu_s) == (pytest.approx(10 / TICKS_PER_S), None)
+    use.add(None, ProcessUse(9.0, 1.0))
+    assert (use.cpu_s, use.most_cpu_s) == (None, None)
 
 
 def block(requests: int, failed: int = 0, overtime: float = 0.0) -> BlockAnswers:

@@ -203,6 +203,17 @@ def test_times_without_load_have_rows_of_their_own() -> None:
     assert [cell.text for cell in cells] == ["0.5 / 2", "-"]
 
 
+def test_cpu_of_few_ticks_is_an_upper_bound_everywhere() -> None:
+    level = AddedLevel(streams=1, cpu_ms_per_request=14.0, cpu_is_most=True, memory_mb=5.0)
+    result = replace(NGINX, levels=(level,))
+    assert "CPU of the gateway: at most 14 ms per request, 5 MB" in format_gateway_table(result)
+    rows = dict(
+        next(table for table in list_tables([result]) if table.title.startswith("CPU")).rows
+    )
+    assert [cell.text for cell in rows["CPU per request (ms), 1 stream"]] == ["at most 14"]
+    assert [cell.text for cell in rows["memory (MB), 1 stream"]] == ["5"]
+
+
 def test_the_page_escapes_and_needs_no_network() -> None:
     page = render_gateway_page([NGINX, HIDES])
     assert "&lt;b&gt;" in page

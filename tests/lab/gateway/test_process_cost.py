@@ -33,7 +33,7 @@ def test_a_process_with_its_children(tmp_path: Path) -> None:
     add_process(tmp_path, 20, 1, (999, 999), 9999, 9999)
     (tmp_path / "self").mkdir()
     assert sorted(list_process_tree(10, tmp_path)) == [10, 11, 12]
-    assert read_process_use(10, tmp_path, 100.0) == ProcessUse(1.62, 3.5)
+    assert read_process_use(10, tmp_path, 100.0) == ProcessUse(1.62, 3.5, 3)
     assert read_process_use(99, tmp_path, 100.0) is None
 
 
