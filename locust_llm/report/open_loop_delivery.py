@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # a summary contains what this file makes
 
 
 STOP: Final = "the stop"
-SCHEDULE_END: Final = "the end of the schedule"
+SCHEDULE_END: Final = "the schedule's end"
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):

@@ -868,7 +868,7 @@ def test_no_rule_passes_where_records_are_missing_or_may_be() -> None:
         rules = ("ttft p50 < 300ms", "ttft p50 < 6ms")
         run = replace(run, settings=replace(run.settings, slo=rules))
         summary = summarise_run(collect_columns(records), run, broken_lines, records)
-        passes, fails = summary.rules
+        passes, fails = summary.slos
         assert fails.status == "FAIL"
         if reason is None:
             assert passes.status == "PASS"

@@ -345,8 +345,8 @@ def test_one_long_answer_at_the_end_of_a_trace_is_complete() -> None:
     found = delivered(records, replace(run, settings=trace, stopping_at=run.profiling_at + 8.72))
     assert (found.completed, found.expected, found.completed_share) == (14, 14.0, 1.0)
     assert describe_completed(found) == (
-        "100.0%: 1.87/s in the 7.5 s to the end of the schedule, 14 of 15 that were due. The other "
-        "one was in flight at the end of the schedule, as in any server that keeps up: the share is "
+        "100.0%: 1.87/s in the 7.5 s to the schedule's end, 14 of 15 that were due. The other "
+        "one was in flight at the schedule's end, as in any server that keeps up: the share is "
         "of the remaining 14"
     )
 
