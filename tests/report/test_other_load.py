@@ -98,7 +98,7 @@ def test_others_are_a_warning(cancelled: bool) -> None:
         remark for remark in select_top_remarks(summary, run) if "The latencies reflect" in remark
     )
     if cancelled:
-        assert "the server had at least 20.0 requests more in it than this run, of 22.0" in warning
+        assert "the server had at least 20.0 requests more than this run, of 22.0" in warning
         assert "requests that this run gave up, or other clients'." in warning
         assert "other clients used the server" not in warning
     else:

@@ -439,7 +439,7 @@ def _others(summary: Summary) -> Iterator[str]:
     )
     if given_up:
         yield (
-            f"WARNING: the server had at least {load.others:.1f} requests more in it than this run, of "
+            f"WARNING: the server had at least {load.others:.1f} requests more than this run, of "
             f"{load.in_server:.1f} (means of its metrics): requests that this run gave up, or other "
             "clients'. The latencies reflect them too."
         )
