@@ -282,7 +282,7 @@ def _of_expected(delivery: Delivery, arrived: RequestSelection, run: Run) -> Del
     explained = round(float(count_due_in_service(due_s, over_s, delivery.duration_s).mean()))
     in_flight = int(_in_flight_at(due_s, over_s, delivery.duration_s).sum())
     left_out = _on_their_way(arrived, due_s, over_s, delivery.duration_s)
-    if _are_beyond_chance(in_flight, explained):
+    if delivery.end == STOP or _are_beyond_chance(in_flight, explained):
         left_out = min(explained, left_out)
     counted = delivery.due - delivery.cancelled
     expected = float(counted - left_out)
