@@ -10,6 +10,7 @@ only what is written here is read here. numpy can take the arrays without a copy
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple
 
 from .thrift_compact import (
@@ -32,7 +33,8 @@ ColumnKind = Literal["double", "int", "flag", "text", "list"]
 MAGIC: Final = b"PAR1"
 CREATOR: Final = b"locust-llm"
 LIST_PAGE_ROWS: Final = 256
-"""A page of lists has so many rows, so that no page takes long to compress."""
+"""A page of lists has so many rows, so that no page takes long to compress, and that some rows can
+be read without the others."""
 _BOOLEAN: Final = 0
 _INT32: Final = 1
 _INT64: Final = 2
@@ -320,6 +322,8 @@ class ParquetTable:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._read: dict[str, ParquetColumn] = {}
+        self._pages: dict[str, list[int]] = {}
+        """Where the pages of lists begin, as far as it is known."""
         try:
             size = int.from_bytes(data[-8:-4], "little")
             if data[:4] != MAGIC or data[-4:] != MAGIC or size + 12 > len(data):
@@ -343,19 +347,27 @@ class ParquetTable:
     def column(self, name: str) -> ParquetColumn:
         """Raises ValueError, and KeyError where there is no such column."""
         if name not in self._read:
-            self._read[name] = self._read_checked(name)
+            with _report_damage(name):
+                self._read[name] = self._read_column(name)
         return self._read[name]
 
-    def _read_checked(self, name: str) -> ParquetColumn:
+    def list_page(self, name: str, number: int) -> ParquetColumn:
+        """LIST_PAGE_ROWS lists of a column, or fewer in the last page. Raises ValueError, and
+        KeyError where there is no such column."""
         element, chunk = self._chunks[name]
-        try:
-            return self._read_column(name, element, chunk)
-        except (IndexError, KeyError, TypeError, OverflowError, zlib.error) as error:
-            raise ValueError(f"column {name} is damaged: {error}") from None
+        begins = self._pages.setdefault(name, [chunk[9]])
+        with _report_damage(name):
+            while len(begins) <= number:
+                header, begin = decode_struct(self._data, begins[-1])
+                begins.append(begin + header[3])
+            body, header, _ = self._read_page(begins[number])
+            page = _join_lists(name, element[1], [(body, header[5][1], header[5][2])])
+        if len(page.lengths) != min(LIST_PAGE_ROWS, self.rows - number * LIST_PAGE_ROWS):
+            raise ValueError(f"column {name} has pages of other lengths")
+        return page
 
-    def _read_column(
-        self, name: str, element: dict[int, Any], chunk: dict[int, Any]
-    ) -> ParquetColumn:
+    def _read_column(self, name: str) -> ParquetColumn:
+        element, chunk = self._chunks[name]
         physical, repetition = element[1], element[3]
         labels: list[str] = []
         at = chunk[9]
@@ -396,6 +408,14 @@ class ParquetTable:
         return body, header, end
 
 
+@contextmanager
+def _report_damage(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (IndexError, KeyError, TypeError, OverflowError, zlib.error) as error:
+        raise ValueError(f"column {name} is damaged: {error}") from None
+
+
 def _join_lists(name: str, physical: int, pages: Sequence[tuple[bytes, int, int]]) -> ParquetColumn:
     values = array(_WIDTHS[physical][0])
     lengths: array[int] = array("i")
@@ -428,6 +448,12 @@ def _join_bytes(data: bytes, physical: int, count: int) -> "array[Any]":
 
 
 def _read_texts(body: bytes, count: int) -> list[str]:
+    width = int.from_bytes(body[:4], "little") + 4
+    if len(body) == count * width and all(
+        body[byte::width] == body[byte : byte + 1] * count for byte in range(4)
+    ):  # ids: all have one length
+        begins = range(4, 4 + count * width, width)
+        return [body[begin : begin + width - 4].decode() for begin in begins]
     texts = []
     at = 0
     for _ in range(count):

@@ -3,11 +3,11 @@ readers, and all of ours. The file is read, sampled, searched and extended here.
 
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import add
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
@@ -343,6 +343,10 @@ class RecordFile:
         self._first: list[tuple[int, str]] = []
         self._begin, self._end = begin, end
         self._lines_only = lines_only or path.name != RECORDS
+        self._last_part: RecordPart | None = None
+        """The part that was read last: who looks for one request often looks for its neighbour."""
+        self._last_ends: dict[Path, float] = {}
+        """When the last request of each part ended, as far as it is known."""
 
     @property
     def unread(self) -> UnreadLines:
@@ -450,8 +454,9 @@ class RecordFile:
             yield from RecordFile(self.path, sound=self._sound)
             return
         if parts := self._list_parts():
-            for part in parts:
-                yield from _pick_evenly(part, share, max(1, stretches // len(parts)))
+            step = max(1, min(len(parts) // stretches, int(1 / share)))
+            for part in parts[::step]:
+                yield from _pick_evenly(part, share * step, max(1, stretches // len(parts)))
             return
         length = self.path.stat().st_size / stretches
         for i in range(stretches):
@@ -469,9 +474,15 @@ class RecordFile:
         Bisection finds them, as the file is nearly in the order of their ends. A few that ended
         before may come. Broken lines are not counted.
         """
-        for part in self._list_parts():
-            if part.suffix == LINES or _ends_since(part, at):
+        parts = self._list_parts()
+        whole = [part for part in parts if part.suffix == WHOLE]
+        before = bisect_left(whole, at, key=self._find_last_end)
+        left_out = {*whole[:before]}
+        for part in parts:
+            if part.suffix == LINES:
                 yield from self._records_of(part)
+            elif part not in left_out:
+                yield from self._pick_since(part, at)
         if not self.path.exists():
             return
         with open_regular(self.path) as file:
@@ -490,6 +501,30 @@ class RecordFile:
             if low:
                 _pass_line(file)
             yield from _parsed(file)
+
+    def _find_last_end(self, path: Path) -> float:
+        """When the last request of a part ended, in Unix seconds."""
+        if path not in self._last_ends:
+            ended_at: list[float] = []
+            with suppress(OSError, ValueError, KeyError):
+                ended_at = self._open_part(path).ended_at
+            self._last_ends[path] = max(ended_at, default=math.inf)
+        return self._last_ends[path]
+
+    def _open_part(self, path: Path) -> RecordPart:
+        if self._last_part is None or self._last_part.path != path:
+            self._last_part = RecordPart(path)
+        return self._last_part
+
+    def _pick_since(self, path: Path, at: float) -> Iterator[Record]:
+        """The records of a part from the first request on that ended at ``at`` or later. What is
+        damaged is left out: the report counts it."""
+        with suppress(OSError, ValueError, KeyError):
+            part = self._open_part(path)
+            first = next((row for row, end in enumerate(part.ended_at) if end >= at), part.rows)
+            for record in part.records(range(first, part.rows)):
+                if self._sound or not find_contradiction(record):
+                    yield record
 
 
 def has_same_last_line(path: Path, part: RecordPart) -> bool:
@@ -513,17 +548,6 @@ def _pick_evenly(path: Path, share: float, stretches: int) -> Iterator[Record]:
         for i in range(stretches):
             rows += range(int(i * length), int((i + share) * length))
         yield from part.records(rows)
-
-
-def _ends_since(path: Path, at: float) -> bool:
-    """Whether a request of a part may have ended at ``at`` or later."""
-    try:
-        table = RecordPart(path).table
-        closed = table.column("closed_at")
-        offset = table.column("clock_offset_s")
-        return max(map(add, closed.values, offset.values), default=at) >= at
-    except (OSError, ValueError, KeyError):
-        return False
 
 
 def _parsed(file: BinaryIO) -> Iterator[Record]:

@@ -16,9 +16,10 @@ import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import accumulate, compress
 from math import isfinite
-from operator import attrgetter, sub
+from operator import add, attrgetter, sub
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -29,7 +30,13 @@ from msgspec import inspect
 from locust_llm.files.regular_file import read_regular
 
 from .outcomes import RETRIED
-from .parquet_columns import ColumnKind, ParquetColumn, ParquetTable, format_parquet
+from .parquet_columns import (
+    LIST_PAGE_ROWS,
+    ColumnKind,
+    ParquetColumn,
+    ParquetTable,
+    format_parquet,
+)
 from .record import Record
 from .run_facts import RECORDS
 
@@ -42,6 +49,8 @@ PART_ROWS: Final = 1 << 12
 PART_CHUNKS: Final = 1 << 19
 """A part is complete from so many rows on, or from so many chunks on."""
 MAX_PART_BYTES: Final = 1 << 30
+BATCH_ROWS: Final = 64
+"""So many records are read at once."""
 _TYPES: Final[Mapping[type, ColumnKind]] = MappingProxyType(
     {
         inspect.FloatType: "double",
@@ -199,14 +208,22 @@ class RecordPart:
 
     def records(self, rows: Sequence[int] | None = None) -> Iterator[Record]:
         """The records of some rows, by default of all. A field that this version does not know is
-        left out, and one that the file does not have gets its default. Raises ValueError."""
+        left out, and one that the file does not have gets its default. Raises ValueError; where all
+        are read, before the first record."""
         chosen = range(self.rows) if rows is None else rows
         names = [*self.table.names]
         columns = [column for column in FIELD_COLUMNS if column.name in names]
-        values = [self._read_values(column, chosen) for column in columns]
+        readers = [
+            self._make_stamps_reader(column.name, whole=rows is None)
+            if column.kind == "list"
+            else self._make_reader(column)
+            for column in columns
+        ]
         fields = [column.field for column in columns]
-        for row in zip(*values, strict=True):
-            yield Record(**dict(zip(fields, row, strict=True)))
+        for first in range(0, len(chosen), BATCH_ROWS):
+            some = chosen[first : first + BATCH_ROWS]
+            for row in zip(*(read(some) for read in readers), strict=True):
+                yield Record(**dict(zip(fields, row, strict=True)))
 
     def read_ids(self) -> list[str]:
         """The ids of its requests, without attempts that were tried again. Raises ValueError."""
@@ -223,26 +240,63 @@ class RecordPart:
         ids = self.table.column("id")
         return str(ids.labels[ids.values[-1]])
 
-    def _read_values(self, column: FieldColumn, rows: Sequence[int]) -> list[Any]:
+    @cached_property
+    def ended_at(self) -> list[float]:
+        """When each request ended, in Unix seconds. Raises ValueError."""
+        closed, offset = map(self.table.column, ("closed_at", "clock_offset_s"))
+        return list(map(add, closed.values, offset.values))
+
+    def _make_reader(self, column: FieldColumn) -> Callable[[Sequence[int]], list[Any]]:
+        """A function that reads the values of some rows."""
         stored = self.table.column(column.name)
-        if stored.kind == "list":
-            return _read_stamps(stored, rows)
         values: Sequence[Any] = stored.values
         present = stored.present
-        places = rows
-        if present is not None:
-            before = list(accumulate(present, initial=0))
-            places = [before[row] for row in rows if present[row]]
-        chosen = [values[place] for place in places]
-        if stored.kind == "text":
-            chosen = _read_labels(stored.labels, chosen, column.decode)
-        elif stored.kind == "flag":
-            chosen = [value > 0 for value in chosen]
-        if present is None:
-            return chosen
         absent = column.default if column.decode is not None else None
-        following = iter(chosen)
-        return [next(following) if present[row] else absent for row in rows]
+        if present is not None and not any(present):
+            return lambda rows: [absent] * len(rows)
+        before = None if present is None else list(accumulate(present, initial=0))
+
+        def read(rows: Sequence[int]) -> list[Any]:
+            places = rows
+            if present is not None and before is not None:
+                places = [before[row] for row in rows if present[row]]
+            chosen = [values[place] for place in places]
+            if stored.kind == "text":
+                chosen = _read_labels(stored.labels, chosen, column.decode)
+            elif stored.kind == "flag":
+                chosen = [value > 0 for value in chosen]
+            if present is None:
+                return chosen
+            following = iter(chosen)
+            return [next(following) if present[row] else absent for row in rows]
+
+        return read
+
+    def _make_stamps_reader(
+        self, name: str, *, whole: bool
+    ) -> Callable[[Sequence[int]], list[tuple[int, ...]]]:
+        """The same of a list of stamps. Its pages are read when their rows are; ``whole``: now."""
+        pages: dict[int, tuple[list[int], Sequence[int]]] = {}
+
+        def load(number: int) -> None:
+            page = self.table.list_page(name, number)
+            pages[number] = list(accumulate(page.lengths, initial=0)), page.values
+
+        def read(rows: Sequence[int]) -> list[tuple[int, ...]]:
+            stamps = []
+            for row in rows:
+                number, place = divmod(row, LIST_PAGE_ROWS)
+                if number not in pages:
+                    pages.clear()
+                    load(number)
+                ends, deltas = pages[number]
+                stamps.append(tuple(accumulate(deltas[ends[place] : ends[place + 1]])))
+            return stamps
+
+        if whole:
+            for number in range(-(-self.rows // LIST_PAGE_ROWS)):
+                load(number)
+        return read
 
 
 def _read_labels(
@@ -252,12 +306,6 @@ def _read_labels(
         return [labels[code] for code in codes]
     decoded = {code: decode(labels[code]) for code in set(codes)}
     return [decoded[code] for code in codes]
-
-
-def _read_stamps(stored: ParquetColumn, rows: Sequence[int]) -> list[tuple[int, ...]]:
-    ends = list(accumulate(stored.lengths, initial=0))
-    deltas = stored.values
-    return [tuple(accumulate(deltas[ends[row] : ends[row + 1]])) for row in rows]
 
 
 def name_part(folder: Path, number: int) -> Path:

@@ -97,10 +97,10 @@ def _decode_value(kind: int, data: bytes, at: int, depth: int) -> tuple[Any, int
     if kind in (_TRUE, _FALSE):
         return kind == _TRUE, at
     if kind in (I32, I64):
-        value, at = decode_varint(data, at)
+        value, at = (data[at], at + 1) if data[at] < 0x80 else decode_varint(data, at)
         return value >> 1 ^ -(value & 1), at
     if kind == BINARY:
-        length, at = decode_varint(data, at)
+        length, at = (data[at], at + 1) if data[at] < 0x80 else decode_varint(data, at)
         return data[at : at + length], at + length
     if kind == STRUCT:
         return decode_struct(data, at, depth + 1)

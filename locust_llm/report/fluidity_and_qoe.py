@@ -46,37 +46,79 @@ class Readability(NamedTuple):
     reading_stall_s: Floats
 
 
-def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPace) -> Readability:
+def measure_readability(
+    us: Ints, tokens: Floats | None, count: Ints, reader: ReadingPace
+) -> Readability:
     """``us``: stamps of many requests' chunks end to end, in microseconds after the send, rising in
-    each. ``tokens``: of each chunk, at least one. ``count``: chunks of each request."""
+    each. ``tokens``: of each chunk, at least one; None: one of each. ``count``: chunks of each
+    request."""
     measured = Readability(*(np.full(len(count), np.nan) for _ in Readability._fields))
     streamed = count > 0
-    length = count[count > 0]
+    length = count[streamed]
     if not len(length):
         return measured
+    if tokens is not None:
+        found = _measure_token_times(us, tokens, length, reader)
+    else:
+        found = _measure_even_tokens(us, length, reader)
+    for column, values in zip(measured, found, strict=True):
+        column[streamed] = values
+    return measured
+
+
+def _measure_even_tokens(us: Ints, length: Ints, reader: ReadingPace) -> Readability:
+    """Of chunks of a token each. Most answers are never late, which two sums of each chunk show:
+    theirs are 1. The others are measured as those of any tokens."""
+    starts = np.cumsum(length) - length
+    index = np.arange(len(us)) - np.repeat(starts, length)
+    places = np.arange(int(length.max()), dtype=np.float64)
+    due, step, pace_us = _find_steps(reader)
+    latest = np.maximum.reduceat(us - _round_far(places * step)[index], starts)
+    last_read = np.maximum.reduceat(us - _round_far(places * pace_us)[index], starts)
+    found = Readability(np.ones(len(length)), np.ones(len(length)), (last_read - us[starts]) / 1e6)
+    late = np.maximum(latest, last_read) > due
+    if late.any():
+        of_late = us[np.repeat(late, length)]
+        measured = _measure_token_times(of_late, np.ones(len(of_late)), length[late], reader)
+        for column, values in zip(found, measured, strict=True):
+            column[late] = values
+    return found
+
+
+def _measure_token_times(
+    us: Ints, tokens: Floats, length: Ints, reader: ReadingPace
+) -> Readability:
     starts = np.cumsum(length) - length
     ends = starts + length - 1
     before = np.cumsum(tokens) - tokens
     before -= np.repeat(before[starts], length)
     total = before[ends] + tokens[ends]
-    due = round(reader.ttft_s * 1e6)
-    step = max(round(reader.tpot_s * 1e6), 1)
-    pace_us = 1e6 / reader.pace
+    due, step, pace_us = _find_steps(reader)
 
-    shifted = us - np.rint(np.minimum(before * step, FAR_US)).astype(np.int64)
+    shifted = us - _round_far(before * step)
     limit = np.roll(_running_max(shifted, length, due), 1)
     limit[starts] = due
     late = shifted - limit
     missed = np.add.reduceat(np.where(late > 0, 1 + late // step, 0), starts)
     met = total - np.add.reduceat((late > 0).astype(np.int64), starts)
-    measured.fluidity[streamed] = met / (met + missed)
+    fluidity = met / (met + missed)
 
-    shifted = us - np.rint(np.minimum(before * pace_us, FAR_US)).astype(np.int64)
-    measured.reading_stall_s[streamed] = (np.maximum.reduceat(shifted, starts) - us[starts]) / 1e6
+    shifted = us - _round_far(before * pace_us)
+    reading_stall_s = (np.maximum.reduceat(shifted, starts) - us[starts]) / 1e6
     behind = (_running_max(shifted, length, due) - due).astype(np.float64)
     whole = total * behind[ends] + total**2 * pace_us / 2
-    measured.qoe[streamed] = (whole - np.add.reduceat(tokens * behind, starts)) / whole
-    return measured
+    qoe = (whole - np.add.reduceat(tokens * behind, starts)) / whole
+    return Readability(fluidity, qoe, reading_stall_s)
+
+
+def _find_steps(reader: ReadingPace) -> tuple[int, int, float]:
+    """(when the first token is due, the time to each further one, the time to read one), in
+    microseconds."""
+    return round(reader.ttft_s * 1e6), max(round(reader.tpot_s * 1e6), 1), 1e6 / reader.pace
+
+
+def _round_far(us: Floats) -> Ints:
+    return np.rint(np.minimum(us, FAR_US)).astype(np.int64)
 
 
 def _running_max(values: Ints, length: Ints, least: int) -> Ints:

@@ -41,6 +41,8 @@ class GapCounts:
         self._counts: Ints = np.empty(0, np.int64)
         self._pending: list[Ints] = []
         self._pending_count = 0
+        self._short: Ints | None = None
+        """How often each value below SHORT_US came in whole blocks. None: there was no block."""
 
     def add(self, gaps_us: Ints) -> None:
         """Add gaps in whole microseconds."""
@@ -53,7 +55,7 @@ class GapCounts:
         self._pending.append(gaps_us)
         self._pending_count += len(gaps_us)
         if self._pending_count >= BLOCK_GAPS:
-            self._settle()
+            self._count_block()
 
     def merge(self, other: Self) -> None:
         """Add the gaps of ``other``, which stays as it is."""
@@ -125,12 +127,28 @@ class GapCounts:
             (min(low, self._ends[0]), max(high, self._ends[1])) if self._ends else (low, high)
         )
 
+    def _count_block(self) -> None:
+        """Add what is pending to a table of all short values. No block is sorted."""
+        values = np.concatenate(self._pending)
+        self._pending, self._pending_count = [], 0
+        if self._short is None:
+            self._short = np.zeros(SHORT_US, np.int64)
+        long = values[values >= SHORT_US]
+        if len(long):
+            self._put(*np.unique(long, return_counts=True))
+            values = values[values < SHORT_US]
+        self._short += np.bincount(values, minlength=SHORT_US)
+
     def _settle(self) -> None:
         """Count what is pending."""
         if self._pending:
             values, counts = count_different(np.concatenate(self._pending))
             self._pending, self._pending_count = [], 0
             self._put(values, counts)
+        if self._short is not None:
+            seen = np.flatnonzero(self._short)
+            counts, self._short = self._short[seen], None
+            self._put(seen, counts)
 
     def _put(self, values: Ints, counts: Ints) -> None:
         self._values, self._counts = _summed([self._values, values], [self._counts, counts])

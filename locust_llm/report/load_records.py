@@ -88,6 +88,8 @@ PROMPT_US: Final = 1000
 """In an answer that was read at once, the chunks of one read came within so long of each other."""
 LONG_GAP_S: Final = 1.0
 """A gap between two chunks that is as long is kept with its place."""
+NO_GAP: Final = -1
+"""Between the last chunk of a request and the first of the next one."""
 MAX_KINDS: Final = 1000
 """The kinds of error messages that are kept."""
 
@@ -493,7 +495,7 @@ class _Streams:
         for at, record in _pick(block.merged, within, itemgetter(0)):
             here = int(starts[at - row])
             self._blurred.extend((here + index, us) for index, us in earliest_chunks_us(record))
-        self._us.frombytes(block.us[begin_us:end_us].tobytes())
+        self._us.frombytes(block.us[begin_us:end_us].view(np.uint8))
         self._counts += block.counts[row:end].tolist()
         self._phases += block.phases[row:end]
 
@@ -515,9 +517,10 @@ class _Streams:
         return Readability(*(np.concatenate(column) for column in zip(*self._felt, strict=True)))
 
     def _feel(self, us: Ints, count: Ints) -> None:
-        tokens = np.ones(len(us))
+        tokens = np.ones(len(us)) if self._tokens else None
         for begin, runs in self._tokens:
             each = np.repeat([size for size, _ in runs], [chunks for _, chunks in runs])
+            assert tokens is not None
             tokens[begin : begin + len(each)] = np.maximum(each, 1)
         readability = measure_readability(us, tokens, count, self._reader)
         for column in readability:
@@ -529,41 +532,46 @@ class _Streams:
         us = np.frombuffer(self._us, np.int64)
         count = np.array(self._counts, np.int64)
         self._feel(us, count)
-        starts = np.cumsum(count) - count
-        blurred = np.zeros(len(us), np.bool_)
-        first = np.zeros(len(us), np.bool_)
-        earliest = us.copy()
-        for index, soonest in self._blurred:
-            blurred[index], earliest[index] = True, soonest
-        first[starts[count > 0]] = True
+        ends = np.cumsum(count)
+        between = ends[:-1][(count[:-1] > 0) & (ends[:-1] < len(us))] - 1
         gap = np.diff(us)
-        between = first[1:]  # between two requests lies none
-        least = np.maximum(earliest[1:] - us[:-1], 0)
-        most = us[1:] - earliest[:-1]
-        several = count > 1
-        for column, gaps in zip(self._stalls, (gap, least, most), strict=True):
-            stalls = np.full(len(count), np.nan)
-            if several.any():
-                longest = np.maximum.reduceat(np.where(between, -1, gaps), starts[several])
-                stalls[several] = longest / 1e6
-            column.frombytes(stalls.tobytes())
-        long = ~between & (gap >= LONG_GAP_S * 1e6)
-        of_request = np.repeat(np.arange(len(count)), count)[1:]
-        self._long_gaps.append(
-            (self._settled + of_request[long], us[:-1][long], us[1:][long], earliest[1:][long])
-        )
+        gap[between] = NO_GAP
+        least = most = gap
+        sharp = gap != NO_GAP
+        earliest = us
+        if self._blurred:
+            earliest = us.copy()
+            blurred = np.zeros(len(us), np.bool_)
+            for index, soonest in self._blurred:
+                blurred[index], earliest[index] = True, soonest
+            least = np.maximum(earliest[1:] - us[:-1], 0)
+            most = us[1:] - earliest[:-1]
+            least[between] = most[between] = NO_GAP
+            sharp &= ~(blurred[1:] | blurred[:-1])
+        self._note_stalls((gap, least, most), count, ends - count)
+        long = np.flatnonzero(gap >= LONG_GAP_S * 1e6)
+        of_request = self._settled + np.searchsorted(ends, long, side="right")
+        self._long_gaps.append((of_request, us[long], us[long + 1], earliest[long + 1]))
         self._settled += len(count)
-        sharp = ~(between | blurred[1:] | blurred[:-1])
         for phase in {*self._phases} - {""}:
             of_phase = np.repeat([name == phase for name in self._phases], count)[1:]
             self._gaps[phase].add(gap[sharp & of_phase])
-            if (others := of_phase & ~sharp & ~between).any():
+            if self._blurred and (others := of_phase & ~sharp & (gap != NO_GAP)).any():
                 self._bounds[phase].least.add(least[others])
                 self._bounds[phase].most.add(most[others])
         self._us = array("q")
         self._counts = []
         self._phases = []
         self._blurred = []
+
+    def _note_stalls(self, gaps: tuple[Ints, ...], count: Ints, starts: Ints) -> None:
+        """``gaps``: as they were read, at least and at most."""
+        several = count > 1
+        stalls = np.full(len(count), np.nan)
+        for place, column in enumerate(self._stalls):
+            if several.any() and (place == 0 or gaps[place] is not gaps[0]):
+                stalls[several] = np.maximum.reduceat(gaps[place], starts[several]) / 1e6
+            column.frombytes(stalls.tobytes())
 
 
 # -- of a file -------------------------------------------------------------------------------------

@@ -247,9 +247,14 @@ class Rule(msgspec.Struct, frozen=True):
     def holds(self, value: float) -> bool:
         """Whether the rule holds for this value, in the unit of ``limit``. For ``within`` the value
         is the difference to the base."""
+        return bool(self.comparison(value, self.limit))
+
+    @property
+    def comparison(self) -> Callable[[Any, Any], Any]:
+        """What ``holds`` compares a value with the limit by. It takes an array of values too."""
         if self.op == EQUALS:
-            return bool(eq(value, self.limit))
-        return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
+            return eq
+        return le if self.base else OPERATORS[self.op]
 
     def decides_around(self, low: float, high: float) -> bool:
         """Whether an interval with these ends would have decided a limit CLEAR higher, and one as

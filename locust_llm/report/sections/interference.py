@@ -301,6 +301,8 @@ def label_gaps(
 
 
 def _leave_out_standstills(gaps: LabelledGaps) -> LabelledGaps:
+    if not gaps.stood_still.any():
+        return gaps
     kept = ~gaps.stood_still
     return LabelledGaps(
         request=gaps.request[kept],

@@ -134,7 +134,7 @@ def _find_broken(rule: Rule, seen: Evaluation) -> ValueBounds | None:
         return None
     known = bound_rule_values(rule, part, seen)
     values = known.low if rises else known.high
-    beyond = np.array([not rule.holds(value) for value in values.tolist()], np.float64)
+    beyond = np.where(rule.comparison(values, rule.limit), 0.0, 1.0)
     return known._replace(low=beyond)
 
 

@@ -166,7 +166,7 @@ def _of_share(
 
 def _find_broken(rule: Rule, values: Floats) -> Floats:
     """1 for each value that breaks the rule, else 0."""
-    return np.array([not rule.holds(value) for value in values.tolist()], np.float64)
+    return np.where(rule.comparison(values, rule.limit), 0.0, 1.0)
 
 
 def make_share_evidence(
