@@ -235,7 +235,8 @@ class Controller:
         known.phase = status.sessions.phase
         self._workers.note_clock(worker, status.clock_error_s)
         self.heard(worker, status.heard)
-        known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
+        known.admitted, known.reads = status.admitted, status.reads
+        self._workers.update_users(known, status.users)
         self.store.note_users(self._workers.user_count())
         self.phases.count(
             worker, self._time.monotonic() if status.at is None else status.at, status
@@ -254,7 +255,7 @@ class Controller:
             self._users.update(worker, status.unreserved)
         self.allocator.count_sessions(worker, status.sessions)
         self.on_gate_status(worker, status.gate)
-        if status.at is not None and worker in self._workers.active():
+        if status.at is not None and self._workers.takes_part(worker):
             self.phases.limit.renew(worker, status.at)
 
     def _shown(self, why: str) -> str:

@@ -396,6 +396,9 @@ class RunProgress:
         """What counted them: ``usage`` or ``chunks``."""
         self._reads_of_these = 0
         self._in_flight: dict[str, tuple[int, int, int]] = {}
+        """(requests awaiting their first token, at the gate, decoding) of each process."""
+        self.used = self.waiting = self.decoding = 0
+        """Their sums: awaiting the first token, at the gate, and decoding."""
         self._request_s: dict[str, tuple[float, float, float]] = {}
         self._status_at: dict[str, float] = {}
         """The times of the last status of processes that still have something."""
@@ -477,7 +480,7 @@ class RunProgress:
         """
         now = self._clock()
         self.activity = activity
-        self._in_flight[worker] = used, waiting, decoding
+        self._note_in_flight(worker, used, waiting, decoding)
         self._request_s[worker] = request_s
         stood_still = now - self._status_at.get(worker, now) > STATUS_GAP_S
         self._status_at[worker] = now
@@ -511,7 +514,8 @@ class RunProgress:
 
     def end(self, worker: str) -> None:
         """A process has ended all that it had. Its last status was earlier."""
-        self._in_flight.pop(worker, None)
+        self._note_in_flight(worker, 0, 0, 0)
+        del self._in_flight[worker]
         self._status_at.pop(worker, None)
         self._awaited.pop(worker, None)
 
@@ -551,18 +555,12 @@ class RunProgress:
                 waiting[hundredths * 10_000] += count
         return window.percentiles_ms(*percents, waiting=waiting)
 
-    @property
-    def used(self) -> int:
-        return sum(used for used, _, _ in self._in_flight.values())
-
-    @property
-    def waiting(self) -> int:
-        """The requests at the gate."""
-        return sum(waiting for _, waiting, _ in self._in_flight.values())
-
-    @property
-    def decoding(self) -> int:
-        return sum(decoding for _, _, decoding in self._in_flight.values())
+    def _note_in_flight(self, worker: str, used: int, waiting: int, decoding: int) -> None:
+        used_before, waiting_before, decoding_before = self._in_flight.get(worker, (0, 0, 0))
+        self.used += used - used_before
+        self.waiting += waiting - waiting_before
+        self.decoding += decoding - decoding_before
+        self._in_flight[worker] = used, waiting, decoding
 
     @property
     def inside(self) -> int:

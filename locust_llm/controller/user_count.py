@@ -41,11 +41,13 @@ class UserPool:
             context.spawn,
         )
         self._missing: dict[str, int] = {}
+        self._sum_missing = self._updates = 0
+        """The sum of ``_missing``; the updates since Locust's users were counted."""
 
     @property
     def missing(self) -> int:
         """Arrivals that are due about now, and find no free user."""
-        return sum(self._missing.values())
+        return self._sum_missing
 
     def become(self, count: int) -> None:
         """Change the number, as the web page does, while the run goes on. Returns when they are
@@ -70,8 +72,13 @@ class UserPool:
 
     def update(self, worker: str, unreserved: int) -> None:
         """Note how many arrivals of a process are due soon and find no free user."""
+        self._sum_missing += unreserved - self._missing.get(worker, 0)
         self._missing[worker] = unreserved
         missing = self.missing
+        self._updates += 1
+        if not missing and self._updates < len(self._missing):
+            return  # Locust would count the users of all workers at each status of one
+        self._updates = 0
         there = self._runner.user_count
         self.count = max(self.count, there)
         if not missing or not self.grows or there < self.count:  # some are on their way

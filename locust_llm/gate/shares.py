@@ -17,6 +17,7 @@ No clock and no messages of its own: the caller passes both.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heapreplace, nsmallest
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
@@ -35,6 +36,10 @@ ADMISSIONS_PER_ROUND: Final = 8
 """The average admissions of each process before all that take turns have had one turn."""
 MAX_DEFICIT_S: Final = 0.5
 """The share seconds by which rounding may favour or harm a process before two change places."""
+MANY: Final = 32
+DIVISION_S: Final = 1e-5
+"""Of more processes than MANY, a status changes the shares only where so long for each of them has
+passed since the last time. So this takes a tenth of a core at most, however many there are."""
 UNLIMITED: Final = 1 << 30
 """The share of a process without a gate."""
 
@@ -109,10 +114,14 @@ def apportion(limit: int, ideals: Sequence[float], shares: Sequence[int]) -> lis
         min(max(share, floor(ideal)), ceil(ideal))
         for ideal, share in zip(ideals, shares, strict=True)
     ]
-    while (over := sum(parts) - limit) != 0:
-        step = 1 if over > 0 else -1
-        place = max(range(len(parts)), key=lambda at: step * (parts[at] - ideals[at]))
+    over = sum(parts) - limit
+    step = 1 if over > 0 else -1
+    furthest = [(step * (ideals[at] - parts[at]), at) for at in range(len(parts))]
+    heapify(furthest)
+    for _ in range(abs(over)):
+        place = furthest[0][1]
         parts[place] -= step
+        heapreplace(furthest, (step * (ideals[place] - parts[place]), place))
     return parts
 
 
@@ -129,6 +138,9 @@ class GateShares:
         long."""
         self._send, self._known = send, not gated
         self._updated_at: float | None = None
+        self._divided_at = -inf
+        self._is_anew = self._is_scarce = False
+        """A process has joined since the last division; demand was above the limit then."""
         self._processes: dict[str, _Process] = {}
 
     def set_limit(self, limit: int | None) -> None:
@@ -161,7 +173,11 @@ class GateShares:
             if status.exhausted and part.turns is not None:
                 part.share, part.turns = 0, None
             part.reserved = UNLIMITED if part.share is None else max(part.share, status.used)
-        self._share_out(anew=joins)
+        self._is_anew = self._is_anew or joins
+        count = len(self._processes)
+        if count <= MANY or now - self._divided_at >= count * DIVISION_S:
+            self._divided_at = now
+            self._share_out(anew=self._is_anew)
 
     def excuse(self, held_s: float) -> None:
         """The controller was stopped, and heard nobody, for so long."""
@@ -188,29 +204,25 @@ class GateShares:
                     part.share = 0
                     part.turns = None
                     part.number = part.number + 1
-        self._share_out()
+        self._share_out(anew=self._is_anew)
         return silent
 
     def share(self, worker: str) -> Share:
         part = self._processes[worker]
         if part.share is None:
             return Share(None, part.number)
-        return Share(part.share, part.number, part.turns, self.limit, self._wanted)
+        return Share(part.share, part.number, part.turns, self.limit, self._is_scarce)
 
     @property
     def reserved(self) -> dict[str, int]:
         """How many requests each process may have in prefill."""
         return {worker: part.reserved for worker, part in self._processes.items()}
 
-    @property
-    def _wanted(self) -> bool:
-        return (
-            self.limit is not None
-            and sum(part.demand for part in self._processes.values()) > self.limit
-        )
-
     def _share_out(self, *, anew: bool = False) -> None:
         """With ``anew``, shares change even where each process has what it needs."""
+        self._is_anew = False
+        demand = sum(part.used + part.waiting for part in self._processes.values())
+        self._is_scarce = self.limit is not None and demand > self.limit
         parts = {worker: part for worker, part in self._processes.items() if not part.silent}
         if self.limit is None:
             for worker, part in parts.items():
@@ -224,7 +236,8 @@ class GateShares:
             if part.share is None or share < part.share or (share == part.share > 0 and turned):
                 self._give(worker, part, share, turns)
         free = self.limit - sum(part.reserved for part in self._processes.values())
-        for worker in sorted(targets, key=lambda worker: parts[worker].since):
+        growing = [worker for worker in targets if targets[worker][0] > (parts[worker].share or 0)]
+        for worker in sorted(growing, key=lambda worker: parts[worker].since):
             part, (target, turns) = parts[worker], targets[worker]
             share = min(target, part.reserved + free)  # whatever the others still use
             if part.share is not None and share > part.share:
@@ -283,23 +296,19 @@ class GateShares:
         if len(small) <= pool:
             return dict.fromkeys(small, (1, None))
         holders = [worker for worker, part in small.items() if part.share][:pool]
-        others = sorted(
-            (worker for worker in small if worker not in holders),
+        held = {*holders}
+        next_ones = nsmallest(
+            pool - len(holders),
+            (worker for worker, part in small.items() if part.waiting and worker not in held),
             key=lambda worker: small[worker].since,
         )
-        next_ones = [worker for worker in others if small[worker].waiting][: pool - len(holders)]
-        waiting = sum(part.waiting for part in small.values())
-        turns = {
-            worker: max(
-                1,
-                min(
-                    part.waiting,
-                    round(ADMISSIONS_PER_ROUND * len(small) * part.waiting / max(1, waiting)),
-                ),
-            )
-            for worker, part in small.items()
-        }
-        return {worker: (1, turns[worker]) for worker in (*holders, *next_ones)}
+        waiting = max(1, sum(part.waiting for part in small.values()))
+        turns = dict[str, tuple[int, int | None]]()
+        for worker in (*holders, *next_ones):
+            own = small[worker].waiting
+            fair = round(ADMISSIONS_PER_ROUND * len(small) * own / waiting)
+            turns[worker] = 1, max(1, min(own, fair))
+        return turns
 
 
 # -- the lease -------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class RequestSelection:
 
     def __getitem__(self, column: str) -> Floats:
         """The values of a column; NaN where a request has none."""
-        return self.requests[column].to_numpy()[self.chosen].astype(np.float64)
+        return self.requests[column].to_numpy()[self.chosen].astype(np.float64, copy=False)
 
     @property
     def size(self) -> int:

@@ -1,12 +1,13 @@
 """Master: measures its cost: ``python tests/bench/master.py``. Prints, asserts nothing.
 
 A real master, with the prefill gate on, and simulated workers: one process sends the messages of
-all of them, four times a second how they stand, and their finished requests in batches. So it takes
-no more than two cores, and reports what a master with more workers than this machine has cores
-costs. A line for each number of ``--workers``.
+all of them: how they stand, their finished requests in batches, and Locust's heartbeats and
+statistics, each as often as a worker does. So it takes no more than two cores, and reports what a
+master with more workers than this machine has cores costs. A line for each number of ``--workers``.
 """
 
 import argparse
+import random
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from locust.rpc.protocol import Message
+from locust.stats import RequestStats
 
 import psutil
 import zmq
@@ -22,6 +24,7 @@ from load import CHAT
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.gate.shares import GateStatus, Share
+from locust_llm.locust_adapter.locust_tables import ROWS
 from locust_llm.records.control_message import ControlMessage as LlmMessage
 from locust_llm.records.record import Record, pack_record
 from locust_llm.wire.handshake import make_hello
@@ -41,8 +44,27 @@ from locust_llm.wire.worker_messages import (
 )
 from locust_llm.wire.worker_messages import pack_message as pack_message
 from locust_llm.worker.records_to_master import BATCH_RECORDS
+from locust_llm.worker.worker_process import STATUS_S
 
-STATUS_S = 0.25
+HEARTBEAT_S = 1.0
+STATS_S = 3.0
+"""Locust's intervals."""
+
+
+def count_requests(requests: int, model: str = "/v1/chat/completions") -> dict[str, Any]:
+    """Locust's report on so many requests, with its rows for TTFT, ITL and the gate."""
+    stats = RequestStats()
+    for number in range(requests):
+        stats.log_request("POST", model, 1200 + 13 * number, 30_000)
+        for row, ms in zip(ROWS, (200 + number, 20, 100 + number), strict=True):
+            stats.get(model, row).log(ms, 0)
+    return {
+        "stats": stats.serialize_stats(),
+        "stats_total": stats.total.get_stripped_report(),
+        "errors": {},
+        "user_classes_count": {"ChatUser": 60},
+        "user_count": 60,
+    }
 
 
 def a_record(worker: str, chunks: int) -> Record:
@@ -84,6 +106,8 @@ class Worker:
             0,
         )
         self.began_at: float | None = None
+        self.heartbeat_at = self.status_at = time.monotonic() + STATUS_S * random.random()
+        self.stats_at = self.status_at + STATS_S * random.random()
         self.over = False
         self.say("client_ready", "2.47.0")
 
@@ -128,13 +152,18 @@ class Worker:
             case EndRun():
                 self.send(Ended())
 
-    def tick(self, now: float) -> None:
-        """Reports the state, four times a second."""
-        self.say(
-            "heartbeat", {"state": "running" if self.began_at else "ready", "current_cpu_usage": 1}
-        )
-        if not self.epoch or self.began_at is None:
+    def tick(self, now: float, stats: dict[str, Any]) -> None:
+        """Sends what is due."""
+        if now >= self.heartbeat_at:
+            self.heartbeat_at = now + HEARTBEAT_S
+            state = "running" if self.began_at else "ready"
+            self.say("heartbeat", {"state": state, "current_cpu_usage": 1})
+        if not self.epoch or self.began_at is None or now < self.status_at:
             return
+        self.status_at = now + STATUS_S
+        if now >= self.stats_at:
+            self.stats_at = now + STATS_S
+            self.say("stats", stats)
         self.send(Status(
             gate=GateStatus(used=1, waiting=3, number=self.share, waited_s=0.1), decoding=50,
             users=60,
@@ -174,7 +203,7 @@ def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
     ):  # it is asked for its models, and nothing else
         command = [
             sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", url,
-            "--no-probe", "-u", "480",
+            "--no-probe", "-u", str(max(480, count)),
             "--prefill-concurrency", "8", "--report-dir", f"{name}/r", "--master",
             "--master-bind-port",
             str(options.port), "--expect-workers", str(count),
@@ -199,7 +228,7 @@ def measure(
     workers = [
         Worker(options.port, number, per_s, options.chunks, hello) for number in range(count)
     ]
-    due = time.monotonic()
+    stats = count_requests(round(per_s * STATS_S))
     begun = None
     spent = 0.0
     sent = 0
@@ -207,10 +236,8 @@ def measure(
         for worker in workers:
             worker.hear()
         now = time.monotonic()
-        if now >= due:
-            due += STATUS_S
-            for worker in workers:
-                worker.tick(now)
+        for worker in workers:
+            worker.tick(now, stats)
         if begun is None and all(worker.sent > per_s for worker in workers):
             times = seen.cpu_times()
             begun = now

@@ -106,6 +106,27 @@ def test_a_newcomer_gets_its_share_when_the_others_have_given_it_up() -> None:
     assert control.report("a", used=2, waiting=6) == [("c", 2)]
 
 
+def test_of_many_processes_shares_change_now_and_then() -> None:
+    """Of 40 processes with one request each, one has the only slot. It gives the slot up at once,
+    and the next one gets it with the first status after a pause of 0.4 ms."""
+    workers = [f"w{i:02}" for i in range(40)]
+    control = Control(1, *workers)
+    for place, worker in enumerate((*workers, *workers)):
+        control.now += 1
+        control.report(worker, used=0, waiting=1, waited_s=10.0 - place / 100)
+    (holder,) = (worker for worker, slots in control.slots.items() if slots)
+    other = next(worker for worker in workers if worker != holder)
+    control.now += 1
+    assert control.report(other, used=0, waiting=1) == []
+    control.now += 1e-4
+    assert control.report(holder, used=0, exhausted=True) == []
+    control.now += 2e-4
+    assert control.report(other, used=0, waiting=1) == []
+    control.now += 2e-4
+    ((next_one, slots),) = control.report(other, used=0, waiting=1)
+    assert (next_one != holder, slots) == (True, 1)
+
+
 def test_all_of_the_limit_goes_where_all_of_the_demand_is() -> None:
     control = Control(8, "a", "b", "c", "d")
     assert list(control.slots.values()) == [2, 2, 2, 2]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.random_records import random_records, without_surrogates
 from support.records import answered, failed
 
+from locust_llm.records import parquet_columns, record_parts
 from locust_llm.records.record import Record
 from locust_llm.records.record_parts import (
     FIELD_COLUMNS,
@@ -37,6 +38,28 @@ def test_records_are_the_same_after_a_part(tmp_path: Path, records: list[Record]
     assert list(part.records()) == expected
     assert (part.rows, part.lines_begin, part.lines_end) == (len(records), 3, 70)
     assert list(part.records(range(0, len(records), 2))) == expected[::2]
+
+
+def test_some_rows_are_read_from_their_pages_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three lists a page. The second page is damaged, and the rows of the others do not need it."""
+    for module in (parquet_columns, record_parts):
+        monkeypatch.setattr(module, "LIST_PAGE_ROWS", 3)
+    records = [answered(10 + i, 30 + 2 * i, id=f"r{i}") for i in range(8)]
+    path = tmp_path / "part.parquet"
+    part = write(path, records)
+    assert list(part.records([1, 2, 3, 7])) == [records[row] for row in (1, 2, 3, 7)]
+    assert part.ended_at == [record.closed_unix_s for record in records]
+    second = part.table._pages["chunk_us_deltas"][1]
+    data = bytearray(path.read_bytes())
+    data[second + 20 : second + 40] = bytes(20)
+    path.write_bytes(data)
+    assert list(RecordPart(path).records([0, 6])) == [records[0], records[6]]
+    with pytest.raises(ValueError, match="chunk_us_deltas is damaged"):
+        next(RecordPart(path).records())
+    with pytest.raises(ValueError, match="chunk_us_deltas is damaged"):
+        next(RecordPart(path).records([4]))
 
 
 def test_each_field_of_a_record_has_a_column() -> None:

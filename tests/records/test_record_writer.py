@@ -82,6 +82,20 @@ def test_without_lines_all_records_are_in_parts_at_the_end(tmp_path: Path) -> No
     assert [record for record in WRITTEN if record in half] == half
 
 
+def test_since_begins_within_a_part(tmp_path: Path) -> None:
+    """One ends each second. Parts have ten: the moments are at the begin of one, within one, and
+    behind the last; the lines of no part come too."""
+    records = [answered(10, id=f"r{i}", closed_at=100.0 + i) for i in range(25)]
+    write(tmp_path, records, jsonl=False).close()
+    file = RecordFile(tmp_path / RECORDS)
+    begin = records[0].closed_unix_s
+    for first in (0, 1, 10, 13, 19):
+        assert list(file.since(begin + first)) == records[first:]
+    assert list(file.since(begin + 20)) == records[20:]
+    (tmp_path / PARTS / "000001.parquet").write_bytes(b"PAR1")
+    assert list(RecordFile(tmp_path / RECORDS).since(begin + 13)) == records[13:]
+
+
 @pytest.mark.parametrize("jsonl", [True, False])
 def test_records_may_come_while_a_part_is_written(tmp_path: Path, jsonl: bool) -> None:
     writer = RecordWriter(tmp_path, jsonl=jsonl)

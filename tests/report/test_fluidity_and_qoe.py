@@ -87,6 +87,22 @@ def test_of_many_at_once_as_of_each_token_by_token(
         assert [column[i] for column in found] == pytest.approx(expected, nan_ok=True)
 
 
+@given(
+    st.lists(st.lists(st.integers(0, 3_000_000), max_size=12), min_size=1, max_size=6),
+    st.sampled_from([2.0, 4.8, 8.0]),
+)
+def test_chunks_of_a_token_each_are_as_any_others(them: list[list[int]], pace: float) -> None:
+    us = np.concatenate([np.cumsum([0, *gaps], dtype=np.int64)[1:] for gaps in them])
+    count = np.array([len(gaps) for gaps in them], np.int64)
+    reader = ReadingPace(pace)
+    for found, expected in zip(
+        measure_readability(us, None, count, reader),
+        measure_readability(us, np.ones(len(us)), count, reader),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_by_pencil() -> None:
     """Two servers of one mean ITL. Tokens are due at 1 s and each 0.1 s; the reader takes 0.2 s for
     each."""

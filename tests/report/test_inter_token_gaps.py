@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.inter_token_gaps import BLOCK_GAPS, GapCounts, round_array_to_three_digits
+from locust_llm.report.inter_token_gaps import (
+    BLOCK_GAPS,
+    SHORT_US,
+    GapCounts,
+    round_array_to_three_digits,
+)
 
 PERCENTILES = [0, 1, 50, 90, 99, 99.9, 100]
 VALUES = st.lists(st.integers(0, 5_000_000), max_size=80)
@@ -64,6 +69,22 @@ def test_blocks_are_counted_as_they_fill() -> None:
     gaps.add(np.array([80_000], np.int64))
     assert gaps.count == 3 * (BLOCK_GAPS - 1) + 1
     assert gaps.percentiles_ms([50, 100]) == [20.0, 80.0]
+
+
+def test_blocks_have_short_gaps_and_long_ones() -> None:
+    """Two blocks that are counted as they fill, and five gaps after them."""
+    block = np.tile(np.array([5, SHORT_US - 1, SHORT_US, 2_000_000]), BLOCK_GAPS // 4)
+    last = np.array([5, 5, 7, SHORT_US, 9_000_000])
+    gaps = GapCounts()
+    for some in (block, block, last):
+        gaps.add(some)
+    values = np.concatenate([block, block, last])
+    assert gaps.percentiles_ms(PERCENTILES) == (np.percentile(values, PERCENTILES) / 1e3).tolist()
+    quarter = BLOCK_GAPS // 2
+    assert [gaps.within(most) for most in (4, 5, 7, SHORT_US - 1, SHORT_US, 2_000_000)] == [
+        0, quarter + 2, quarter + 3, 2 * quarter + 3, 3 * quarter + 4, 4 * quarter + 4
+    ]  # fmt: skip
+    assert (gaps.exact, gaps.count) == (True, 4 * quarter + 5)
 
 
 @given(VALUES, VALUES, st.integers(-1, 5_000_001))
