@@ -49,7 +49,7 @@ def adjust_for_failures(
     ``low``, ``high``: the least and the most of each request, in seconds. Where those that were cut
     are as low as they may be, a percentile is at least so much."""
     best = np.sort(low) * 1e3
-    most = np.sort(high) * 1e3
+    most = best if np.array_equal(low, high) else np.sort(high) * 1e3
     count = len(best)
 
     def each(ordered: Floats) -> dict[float, float]:

@@ -433,8 +433,8 @@ def measure_latency_errors(
     above = sum((high for _, high in each.values()), np.zeros(len(reported)))
     below = np.minimum(below, reported)  # two causes may explain the same part of a value
     whole = _ordered(reported)
-    ends = {cause: _moved(reported, *reach) for cause, reach in each.items()}
-    both = _moved(reported, below, above)
+    ends = {cause: _moved(reported, *reach, whole) for cause, reach in each.items()}
+    both = next(iter(ends.values())) if len(ends) == 1 else _moved(reported, below, above, whole)
     for percentile in row.percentiles:
         causes = {
             cause: max(percentile_error_ends(percentile, least, whole, most, None))
@@ -456,8 +456,13 @@ def _ordered(values_ms: Floats) -> OrderedValues:
     return OrderedValues(np.sort(values_ms).data)  # as a list it would take four times as much
 
 
-def _moved(values: Floats, below: Floats, above: Floats) -> tuple[OrderedValues, OrderedValues]:
-    return _ordered(np.maximum(values - below, 0.0)), _ordered(values + above)
+def _moved(
+    values: Floats, below: Floats, above: Floats, whole: OrderedValues
+) -> tuple[OrderedValues, OrderedValues]:
+    """``whole``: the values in order, where nothing moves them."""
+    lower = np.maximum(values - below, 0.0)
+    least = whole if np.array_equal(lower, values) else _ordered(lower)
+    return least, _ordered(values + above) if above.any() else whole
 
 
 def _gap_errors(
