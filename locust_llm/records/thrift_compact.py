@@ -89,7 +89,12 @@ def decode_struct(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[int, A
     while head := data[at]:
         at += 1
         number += head >> 4
-        fields[number], at = _decode_value(head & 0xF, data, at, depth)
+        kind = head & 0xF
+        if kind in (I32, I64) and (byte := data[at]) < 0x80:  # most values are small numbers
+            fields[number] = byte >> 1 ^ -(byte & 1)
+            at += 1
+        else:
+            fields[number], at = _decode_value(kind, data, at, depth)
     return fields, at + 1
 
 

@@ -70,7 +70,7 @@ def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> 
         [np.nan, *(np.nan if change.limit is None else change.limit for change in changes)],
         np.float32,
     )
-    at = np.unique(np.concatenate([changed_at, *chain.from_iterable(intervals)]))
+    at = _merge_moments(changed_at, *chain.from_iterable(intervals))
     return Occupancy(
         at,
         limit[np.searchsorted(changed_at, at, side="right")],
@@ -121,7 +121,7 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
     waiting = _real(asked, until)
     held = _real(admitted, np.fmin(np.fmin(first, freed), closed))
     changed_at = np.array([change.at for change in changes], np.float64)
-    at = np.unique(np.concatenate([changed_at, *waiting, *held]))
+    at = _merge_moments(changed_at, *waiting, *held)
     limit = np.array([0.0, *(change.limit or 0 for change in changes)])[
         np.searchsorted(changed_at, at, side="right")
     ]
@@ -167,13 +167,19 @@ def _real(starts: Floats, ends: Floats) -> Interval:
     """The intervals that have both ends and some length, each side sorted by itself, as a level
     needs no more."""
     there = ends > starts  # False where either is NaN
-    return np.sort(starts[there]), np.sort(ends[there])
+    # they are nearly in order
+    return np.sort(starts[there], kind="stable"), np.sort(ends[there], kind="stable")
+
+
+def _merge_moments(*ordered: Floats) -> Floats:
+    """Each moment once, in order. A stable sort merges what is in order already."""
+    at = np.sort(np.concatenate(ordered), kind="stable")
+    return at[np.append(True, at[1:] != at[:-1])] if len(at) else at
 
 
 def _level(interval: Interval, at: Floats) -> NDArray[np.int32]:
     """How many of the intervals hold at each moment: the ones that have begun, less the ones that
-    have ended."""
-    starts, ends = interval
-    level = np.searchsorted(starts, at, side="right").astype(np.int32)
-    level -= np.searchsorted(ends, at, side="right").astype(np.int32)
-    return level
+    have ended. Each begin and each end is one of the moments."""
+    starts, ends = (np.searchsorted(at, side) for side in interval)
+    change = np.bincount(starts, minlength=len(at)) - np.bincount(ends, minlength=len(at))
+    return np.cumsum(change).astype(np.int32)

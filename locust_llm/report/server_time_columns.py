@@ -63,6 +63,13 @@ class ReportedColumns:
         )
         return np.asarray((first > ttft_us + SLACK_US) | (last > total_us + SLACK_US))
 
+    @property
+    def divides(self) -> bool:
+        """The server reported a queue, prefill or decode of some request."""
+        return not all(
+            np.isnan(us).all() for us in (self.queue_us, self.prefill_us, self.decode_us)
+        )
+
     def without_division(self) -> "ReportedColumns":
         """The columns as if the server had reported no queue, prefill and decode of any request."""
         nothing = np.full(len(self.source), np.nan)

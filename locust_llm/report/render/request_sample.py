@@ -459,9 +459,9 @@ def _divide_strata(
     key = np.zeros(len(places), np.int64)
     for division in sorted(divisions, key=lambda one: one.key not in ("outcome", "phase")):
         finer = key * (len(division.labels) + 1) + division.codes[places] + 1
-        different, key_of_finer = np.unique(finer, return_inverse=True)
-        if len(different) <= MAX_STRATA:
-            key = key_of_finer
+        there = np.bincount(finer) > 0  # they are few: nothing is sorted
+        if there.sum() <= MAX_STRATA:
+            key = (np.cumsum(there) - 1)[finer]
     order = np.lexsort((slowness[places], key))
     parts = np.split(places[order], np.flatnonzero(np.diff(key[order])) + 1)
     for part in parts:

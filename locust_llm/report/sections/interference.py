@@ -297,7 +297,12 @@ def label_gaps(
                 )
             )  # fmt: skip
             read += len(block)
-    return LabelledGaps(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
+    columns = [[*column] for column in zip(*parts, strict=True)]
+    parts.clear()
+    joined = []
+    while columns:  # one after the other, as each has a value for millions of gaps
+        joined.append(np.concatenate(columns.pop(0)))
+    return LabelledGaps(*joined), read
 
 
 def _leave_out_standstills(gaps: LabelledGaps) -> LabelledGaps:

@@ -1124,7 +1124,8 @@ def _make_latency_table(
         & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
     )  # fmt: skip
     cut = split_latencies(requests, reported, run.limits, users)
-    if not few and (cut.known[counted] != NOTHING).sum() < MIN_REPORTED * counted.sum():
+    enough = few or (cut.known[counted] != NOTHING).sum() >= MIN_REPORTED * counted.sum()
+    if not enough and reported.divides:
         nothing = reported.without_division()
         unknown = split_latencies(requests, nothing, run.limits, users)
         cut = dataclasses.replace(unknown, impossible=cut.impossible)

@@ -43,6 +43,10 @@ Mask = NDArray[np.bool_]
 COUNTED: Final = (OK, *FAILURES, CUT)
 MOMENTS: Final = ("ttft_s", "ttfo_s", "ttft_from_due_s", "latency_s")
 """The columns with the time of an event: a request has none yet, or has it for good."""
+_OK: Final = 0
+_CUT: Final = 1
+_CANCELLED: Final = 2
+_FAILED: Final = 3
 GOLDEN: Final = (math.sqrt(5) - 1) / 2
 """Multiples of it, modulo 1, are spread evenly, however many there are (Weyl). They choose without
 a seed."""
@@ -109,17 +113,17 @@ def bound_values(
     low, high = bound_metric(everything, metric, longest_s)
     open_ = low != high
     outcome = _outcomes(everything)
-    failed = outcome == "failed"
+    failed = outcome == _FAILED
     if not metric.waits:
-        ok = outcome == OK
+        ok = outcome == _OK
         absent = bool(ok.any()) and bool(np.isnan(low[ok]).all())
         low[failed] = high[failed] = failure if metric.censored and not absent else math.nan
         if absent or not metric.censored:
             low[~ok & ~failed] = math.nan  # answers have none: nor would these have had one
     there = ~np.isnan(low)
     own = low if metric.column in MOMENTS else everything["closed_at"] - everything["sent_at"]
-    found = ValueBounds(low, high, find_send_times(everything), outcome == CUT).only(there)
-    return _redistributed(found, (open_ & (outcome == CANCELLED))[there], own[there])
+    found = ValueBounds(low, high, find_send_times(everything), outcome == _CUT).only(there)
+    return _redistributed(found, (open_ & (outcome == _CANCELLED))[there], own[there])
 
 
 def bound_metric(
@@ -192,23 +196,23 @@ def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
         return ValueBounds(hits, hits, find_send_times(known), np.zeros(len(hits), np.bool_))
     counted = part.outcome(*COUNTED, CANCELLED)
     outcome = _outcomes(counted)
-    ok = outcome == OK
-    perhaps = meets_conditions(counted, rule.given) & (outcome != "failed")
+    ok = outcome == _OK
+    perhaps = meets_conditions(counted, rule.given) & (outcome != _FAILED)
     found = ValueBounds(
         (perhaps & ok).astype(np.float64),
         perhaps.astype(np.float64),
         find_send_times(counted),
-        outcome == CUT,
+        outcome == _CUT,
     )
-    return _redistributed(found, outcome == CANCELLED, counted["closed_at"] - counted["sent_at"])
+    return _redistributed(found, outcome == _CANCELLED, counted["closed_at"] - counted["sent_at"])
 
 
 def bound_failures(part: RequestSelection) -> ValueBounds:
     """1 for each request that failed, or may have failed because it was cut; else 0."""
     counted = part.outcome(*COUNTED)
     outcome = _outcomes(counted)
-    cut = outcome == CUT
-    failed = (outcome == "failed").astype(np.float64)
+    cut = outcome == _CUT
+    failed = (outcome == _FAILED).astype(np.float64)
     return ValueBounds(failed, failed + cut, find_send_times(counted), cut)
 
 
@@ -222,7 +226,7 @@ def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
     these = part.outcome(OK, CUT) if rule.metric == "goodput" else part.outcome(OK)
     share = these[IN_WINDOW] if IN_WINDOW in these.requests.columns else np.ones(these.size)
     over = np.fmax(these["closed_at"], these["last_chunk_at"])
-    cut = _outcomes(these) == CUT
+    cut = _outcomes(these) == _CUT
     if rule.metric == "goodput":
         good = meets_conditions(these, rule.given).astype(np.float64)
         return ValueBounds(np.where(cut, 0.0, good) * share, good * share, over, cut)
@@ -262,7 +266,7 @@ def measure_margins(rule: Rule, part: RequestSelection) -> Floats:
                 low / condition.limit if condition.op.startswith("<") else condition.limit / high
             )
         margins = np.maximum(margins, np.where(np.isnan(margin), math.inf, margin))
-    margins[_outcomes(counted) == "failed"] = math.inf
+    margins[_outcomes(counted) == _FAILED] = math.inf
     worst: Floats = margins[np.argsort(find_send_times(counted), kind="stable")]
     return worst
 
@@ -273,11 +277,12 @@ def find_send_times(part: RequestSelection) -> Floats:
     return np.where(np.isnan(part["sent_at"]), part["asked_at"], part["sent_at"])
 
 
-def _outcomes(part: RequestSelection) -> NDArray[np.object_]:
-    """``ok``, ``cut``, ``cancelled`` or ``failed`` for each request."""
-    outcome = np.full(part.size, "failed", np.object_)
-    for name in (OK, CUT, CANCELLED):
-        outcome[has_outcome(part.requests, (name,))[part.chosen]] = name
+def _outcomes(part: RequestSelection) -> NDArray[np.int8]:
+    """``_OK``, ``_CUT``, ``_CANCELLED`` or ``_FAILED`` for each request. A million texts would take ten
+    times as long."""
+    outcome = np.full(part.size, _FAILED, np.int8)
+    for place, name in enumerate((OK, CUT, CANCELLED)):
+        outcome[has_outcome(part.requests, (name,))[part.chosen]] = place
     return outcome
 
 

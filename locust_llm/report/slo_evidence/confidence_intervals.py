@@ -424,12 +424,13 @@ def estimate_percentile_interval(
     at = max(math.ceil(round(share * n, 9)), 1) - 1
     if _constant(ordered):
         return ConfidenceInterval(float(ordered[0]), float(ordered[0]), float(n))
-    levels = _make_levels(values, looks)
+    levels = _make_levels(values, looks, ordered)
     return search_percentile(ordered, at, share, levels)
 
 
-def _make_levels(values: Floats, looks: int) -> ValueLevels:
-    ordered = np.sort(values)
+def _make_levels(values: Floats, looks: int, ordered: Floats | None = None) -> ValueLevels:
+    """``ordered``: the values in order, where they are known."""
+    ordered = np.sort(values) if ordered is None else ordered
     finite = ordered[np.isfinite(ordered)]
     capped = np.clip(values, finite[0], finite[-1]) if len(finite) else np.zeros(len(values))
     shown = None if _constant(capped) else weigh_shapes(capped)
