@@ -37,7 +37,7 @@ from locust_llm.records.record_parts import (
     stand_alone,
 )
 from locust_llm.records.run_facts import RECORDS
-from locust_llm.report.array_types import Floats, Ints
+from locust_llm.report.array_types import Floats, Ints, share_constant
 from locust_llm.report.fluidity_and_qoe import (
     Readability,
     has_token_times,
@@ -196,7 +196,7 @@ class ColumnCollector:
         gaps, blurred, stalls = self._streams.result()
         requests = self._table.frame()
         for name, column in zip(STALLS, stalls, strict=True):
-            requests[name] = column
+            requests[name] = stalls[0] if np.array_equal(column, stalls[0], True) else column
         _add(requests, self._streams.felt)
         return RequestColumns(
             requests=requests,
@@ -232,7 +232,7 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
             ]
             columns[name] = _categorical(np.concatenate(which), codes)
         else:
-            columns[name] = np.concatenate([value.to_numpy() for value in values])
+            columns[name] = share_constant(np.concatenate([value.to_numpy() for value in values]))
     gaps: defaultdict[str, GapCounts] = defaultdict(GapCounts)
     blurred = dict[str, CoalescedGaps]()
     for part in parts:
@@ -408,7 +408,7 @@ class _Table:
             if name in self._codes:
                 typed[name] = _categorical(column, self._codes[name])
             else:
-                typed[name] = column.view(np.bool_) if name in FLAGS else column
+                typed[name] = share_constant(column.view(np.bool_) if name in FLAGS else column)
         return pd.DataFrame(typed, copy=False)
 
     def _settle(self) -> None:
@@ -495,7 +495,7 @@ class _Streams:
         for at, record in _pick(block.merged, within, itemgetter(0)):
             here = int(starts[at - row])
             self._blurred.extend((here + index, us) for index, us in earliest_chunks_us(record))
-        self._us.frombytes(block.us[begin_us:end_us].view(np.uint8))
+        self._us.frombytes(block.us[begin_us:end_us].view(np.uint8).data)
         self._counts += block.counts[row:end].tolist()
         self._phases += block.phases[row:end]
 

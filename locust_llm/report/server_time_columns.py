@@ -91,6 +91,8 @@ class ServerColumns:
         """The times with spans, by the ids of their requests. A span counts before the times in the
         answer."""
         source = np.zeros(len(self.keys), np.int8)
+        if not spans and not len(self.rows):
+            return ReportedColumns(source, *[np.broadcast_to(np.nan, source.shape)] * len(FIELDS))
         table = np.full((len(FIELDS), len(self.keys)), np.nan)
         source[self.rows], table[:, self.rows] = self.sources, self.times.T
         if spans:

@@ -58,7 +58,7 @@ from locust_llm.records.run_facts import LimitChange, Run
 from locust_llm.records.server_metrics_history import EngineHistory, histogram_mean
 from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.records.server_times import SLACK_US, ServerTimes
-from locust_llm.report.array_types import Bools, Floats, Ints
+from locust_llm.report.array_types import Bools, Floats, Ints, share_constant
 from locust_llm.report.gate_occupancy import permit_lag_s
 from locust_llm.report.load_records import PROMPT_US, RequestColumns
 from locust_llm.report.metrics_by_group import (
@@ -386,7 +386,7 @@ def split_latencies(
         _measure_early_decode(requests, decode, ours[CLIENT]),
         _came_whole(requests) & np.isnan(decode),
     )  # fmt: skip
-    us = {name: (ours | parts)[name] for name in TO_FIRST}
+    us = {name: share_constant((ours | parts)[name]) for name in TO_FIRST}
     return LatencySplit(sum(us.values(), np.zeros(len(requests), np.int64)), us, known, impossible)
 
 
@@ -1100,10 +1100,10 @@ def make_parts_frame(
     table, reported = _make_latency_table(columns, spans, run, few=True)
     parts: dict[str, object] = {"total_s": table.split.total_us / 1e6}
     for name in (*TO_FIRST, *AFTER_FIRST):
-        parts[f"{name}_s"] = table.part_ms(name) / 1e3
+        parts[f"{name}_s"] = share_constant(table.part_ms(name) / 1e3)
     parts["reported"] = pd.Categorical.from_codes(reported.source, categories=pd.Index(SOURCES))
     parts["impossible"] = table.split.impossible
-    return pd.DataFrame(parts)
+    return pd.DataFrame(parts, copy=False)
 
 
 def _make_latency_table(

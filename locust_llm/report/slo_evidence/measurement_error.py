@@ -630,11 +630,13 @@ def _error_of_values(
     assert metric is not None
     bounds = bounds_of(rule.metric, part.outcome(OK), sources)
     causes = tuple(cause for cause, _ in find_request_errors(part, metric.column, sources))
-    least, most = (
-        RequestSelection(move_requests(part.requests, sources, most=side), part.chosen)
-        for side in (False, True)
+    whole = bound_rule_values(rule, part, seen).low
+    low, high = (
+        whole
+        if moved is part.requests
+        else bound_rule_values(rule, RequestSelection(moved, part.chosen), seen).low
+        for moved in (move_requests(part.requests, sources, most=side) for side in (False, True))
     )
-    low, whole, high = (bound_rule_values(rule, one, seen).low for one in (least, part, most))
     if not len(whole):
         return RuleError()
     lower, higher = _ends_of(rule, low, whole, high, bounds)
@@ -647,7 +649,8 @@ def _ends_of(
     rule: Rule, low: Floats, whole: Floats, high: Floats, bounds: ErrorBounds | None
 ) -> Ends:
     if rule.percentile is not None:
-        least, reported, most = map(_order_all, (low, whole, high))
+        reported = _order_all(whole)
+        least, most = (reported if side is whole else _order_all(side) for side in (low, high))
         below, above = percentile_error_ends(rule.percentile, least, reported, most, bounds)
         return below / 1e3, above / 1e3
     if rule.stat == "avg":
