@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import version
 from random import SystemRandom
 from types import MappingProxyType
@@ -86,6 +87,11 @@ PACKAGES: Final = (
     "pandas",
 )
 """The packages whose versions are in run.json."""
+
+
+@cache
+def _list_versions() -> dict[str, str]:
+    return {name: version(name) for name in PACKAGES}
 
 
 class RunStore:
@@ -317,8 +323,7 @@ class RunStore:
             "server": s.server,
             "gateway": s.gateway or ("" if s.candidate is None else s.candidate.gateway),
             "server_flags": s.server_flags,
-            "versions": {name: version(name) for name in PACKAGES}
-            | {"python": platform.python_version()},
+            "versions": _list_versions() | {"python": platform.python_version()},
             "commit": s.commit,
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             "probes": s.probes,

@@ -84,8 +84,11 @@ class WorkerLosses:
                     f"{LOST_WORKER} {worker} stopped reporting "
                     f"{self._store.since_start(self._workers.silent_s(worker))}{share}"
                 )
-            for worker in self._workers.lost():
-                self.lose(worker)
+            lost = self._workers.lost()
+            for worker in lost:
+                self.lose(worker, ask_others=False)
+            if lost:
+                self._ask_others()
             alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
             if (
                 alone_s >= (ALL_LOST_S if self._workers.names else FIRST_WORKER_S)
@@ -112,16 +115,24 @@ class WorkerLosses:
         self._store.add_gap(why)
         return why
 
-    def lose(self, worker: str, how: str = LOST) -> None:
+    def lose(self, worker: str, how: str = LOST, *, ask_others: bool = True) -> None:
         """A process is lost: its records are recovered, its unsent requests go to others, and the
-        rest counts as lost."""
+        rest counts as lost. ``ask_others``: they hear of it now. Of a thousand that are lost at once
+        they hear once."""
         if worker in self.leaving:
             return
         self.leaving.add(worker)
         try:
             self._write_off(worker, how, self._records.recover(worker))
+            if ask_others:
+                self._ask_others()
         finally:
             self.leaving.discard(worker)
+
+    def _ask_others(self) -> None:
+        """What a process had not sent is there for the others."""
+        if not self._store.draining:
+            self._context.send(AskAgain(self._phases.plan.phase))
 
     def _write_off(self, worker: str, how: str, recovered: int) -> None:
         """Close the account of a lost process. ``recovered`` records came from its disk."""
@@ -176,8 +187,6 @@ class WorkerLosses:
         with suppress(OSError):  # whoever kills this process too must not lose that count
             write_run(self._store.folder, self._facts())
             self._workers.remove_journal(worker)
-        if not self._store.draining:
-            self._context.send(AskAgain(self._phases.plan.phase))
 
     def on_ended(self, worker: str, ended: Ended) -> None:
         """A process has ended what it had."""
@@ -224,6 +233,7 @@ class WorkerLosses:
         if not self._store.draining:
             recovered += self._records.recover(worker)
             self._write_off(worker, ENDED if ended.leaves else "left", recovered)
+            self._ask_others()
             if ended.leaves and not self._workers.active():
                 self._shutdown.begin()
         self._shutdown.ended(worker)
