@@ -343,6 +343,8 @@ class RecordFile:
         self._first: list[tuple[int, str]] = []
         self._begin, self._end = begin, end
         self._lines_only = lines_only or path.name != RECORDS
+        self._parts: list[Path] | None = None
+        """The parts at the first look for requests that ended since a moment."""
         self._last_part: RecordPart | None = None
         """The part that was read last: who looks for one request often looks for its neighbour."""
         self._last_ends: dict[Path, float] = {}
@@ -475,7 +477,9 @@ class RecordFile:
         Bisection finds them, as the file is nearly in the order of their ends. A few that ended
         before may come. Broken lines are not counted.
         """
-        parts = self._list_parts()
+        if self._parts is None:
+            self._parts = self._list_parts()
+        parts = self._parts
         whole = [part for part in parts if part.suffix == WHOLE]
         before = bisect_left(whole, at, key=self._find_last_end)
         left_out = {*whole[:before]}

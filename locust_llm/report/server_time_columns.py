@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from locust_llm.records.record import Record
 from locust_llm.records.server_times import HEADERS, METRICS, SLACK_US, SPANS, TIMINGS, ServerTimes
-from locust_llm.records.spans.trace_ids import make_request_key
+from locust_llm.records.spans.trace_ids import list_request_keys, make_request_key
 
 SOURCES: Final = ("", SPANS, TIMINGS, HEADERS, METRICS)
 """The sources by their code; 0: nothing was reported."""
@@ -135,7 +135,7 @@ class ServerTable:
                 self._rows.append(here + row)
                 self._sources.append(SOURCES.index(times.source))
                 self._times.append(_numbers(times))
-        self._keys.extend(map(make_request_key, ids))
+        self._keys.extend(list_request_keys(ids))
 
     def result(self) -> ServerColumns:
         return ServerColumns(
