@@ -3,7 +3,6 @@ readers, and all of ours. The file is read, sampled, searched and extended here.
 
 import math
 import os
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -472,21 +471,19 @@ class RecordFile:
             )
 
     def since(self, at: float) -> Iterator[Record]:
-        """The records of requests that ended at ``at`` (Unix seconds) or later.
+        """The records of requests that ended at ``at`` (Unix seconds) or later. Broken lines are not
+        counted."""
+        return (record for record in self._find_since(at) if record.closed_unix_s >= at)
 
-        Bisection finds them, as the file is nearly in the order of their ends. A few that ended
-        before may come. Broken lines are not counted.
-        """
+    def _find_since(self, at: float) -> Iterator[Record]:
+        """Some that ended before may come. Bisection finds the lines, as the file is nearly in the
+        order of their ends."""
         if self._parts is None:
             self._parts = self._list_parts()
-        parts = self._parts
-        whole = [part for part in parts if part.suffix == WHOLE]
-        before = bisect_left(whole, at, key=self._find_last_end)
-        left_out = {*whole[:before]}
-        for part in parts:
+        for part in self._parts:
             if part.suffix == LINES:
                 yield from self._records_of(part)
-            elif part not in left_out:
+            elif self._find_last_end(part) >= at:
                 yield from self._pick_since(part, at)
         if not self.path.exists():
             return
@@ -513,7 +510,7 @@ class RecordFile:
             ended_at: list[float] = []
             with suppress(OSError, ValueError, KeyError):
                 ended_at = self._open_part(path).ended_at
-            self._last_ends[path] = max(ended_at, default=math.inf)
+            self._last_ends[path] = max(ended_at, default=-math.inf)
         return self._last_ends[path]
 
     def _open_part(self, path: Path) -> RecordPart:

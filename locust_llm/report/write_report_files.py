@@ -315,7 +315,7 @@ def _make_files(
     make("junit.xml", lambda: junit.export_junit_xml(summary, run) if summary.slos else None)
     shown: TimelineScene | None = None
     try:
-        shown = find_scene(columns, run, RecordFile(folder / RECORDS).since)
+        shown = find_scene(columns, run, records.since)
     except Exception as error:
         unmade.append(f"the timeline could not be drawn: {describe_failure(error)}")
     make(
