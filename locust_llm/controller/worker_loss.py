@@ -84,10 +84,10 @@ class WorkerLosses:
                     f"{LOST_WORKER} {worker} stopped reporting "
                     f"{self._store.since_start(self._workers.silent_s(worker))}{share}"
                 )
-            lost = self._workers.lost()
-            for worker in lost:
+            dead = self._workers.lost()
+            for worker in dead:
                 self.lose(worker, ask_others=False)
-            if lost:
+            if dead:
                 self._ask_others()
             alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
             if (
