@@ -631,12 +631,15 @@ def _error_of_values(
     bounds = bounds_of(rule.metric, part.outcome(OK), sources)
     causes = tuple(cause for cause, _ in find_request_errors(part, metric.column, sources))
     whole = bound_rule_values(rule, part, seen).low
-    low, high = (
-        whole
-        if moved is part.requests
-        else bound_rule_values(rule, RequestSelection(moved, part.chosen), seen).low
-        for moved in (move_requests(part.requests, sources, most=side) for side in (False, True))
-    )
+
+    def move(*, most: bool) -> Floats:
+        moved = move_requests(part.requests, sources, most=most)
+        if moved is part.requests:
+            return whole
+        return bound_rule_values(rule, RequestSelection(moved, part.chosen), seen).low
+
+    low = move(most=False)
+    high = move(most=True)
     if not len(whole):
         return RuleError()
     lower, higher = _ends_of(rule, low, whole, high, bounds)
