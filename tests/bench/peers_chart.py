@@ -45,7 +45,7 @@ def draw_chart(bars: Sequence[Bar], title: str, ours: str = "locust-llm") -> str
         f'<text x="0" y="16" font-weight="600">{title}</text>',
         f'<text class="small" x="{NAMES_END}" y="48">TTFT p99 too high by (ms, log scale)</text>',
         f'<text class="small" x="{NAMES_END + PANELS_APART}" y="48">'
-        "CPU per token (µs, log scale)</text>",
+        "CPU per token, start apart (µs, log scale)</text>",
     ]
     for place, bar in enumerate(ordered):
         middle = TOP + ROW * place + 10
