@@ -657,7 +657,7 @@ def _list_runs(compared: Comparison, width: int, room: int) -> list[str]:
     """A line for each of several runs, with the main values that differ from the base."""
     names = [Path(pair.folder).name or pair.folder for pair in compared.runs]
     table, keys = _fit_runs(compared, names, width)
-    warnings = [SIMULATED] * compared.simulated
+    warnings = compared.list_simulated()
     warnings += [f"WARNING: {text}" for text in compared.warnings]
     warnings += _name_runs(names, compared.runs)
     others = [
@@ -766,7 +766,7 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
         result = f"not compared, because the workload differs ({pair.other_work})"
     result = "; ".join(filter(None, (what, result)))
     lines = _wrapped(f"{pair.folder} against {comparison.base}: {result}.", width, MAX_HEADLINE)
-    warnings = [SIMULATED] * comparison.simulated
+    warnings = comparison.list_simulated()
     warnings += [f"WARNING: {text}" for text in (*comparison.warnings, *pair.warnings)]
     if pair.between_runs:
         warnings.append(pair.between_runs)

@@ -325,7 +325,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         longer_s=longer,
         longer_is_exact=longer is not None and is_pure_share(rule, tested),
         voided=bool(blame),
-        likely=_foretell(rule, tested) if status == INCONCLUSIVE and not blame else "",
+        likely=_foretell(rule, tested, seen) if status == INCONCLUSIVE and not blame else "",
         close_to_limit=by_chance
         and status == INCONCLUSIVE
         and _is_close_to_limit(rule, tested, error, seen),
@@ -656,7 +656,7 @@ def _explain_open_rule(
         more, longer = hopeless, None
     if rule.percentile is not None and found.ends is not None and None in found.ends:
         return f"{explain_missing_end(found)}; {more}", longer
-    likely = _foretell(rule, found)
+    likely = _foretell(rule, found, seen)
     why = f"{INTERVAL_CROSSES} (likely {likely})" if likely else INTERVAL_CROSSES
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
@@ -706,8 +706,9 @@ def _describe_failure_burst(rule: Rule, found: ObservedValue, seen: Evaluation) 
     return f"all {failed.size:,} failures are one burst"
 
 
-def _foretell(rule: Rule, found: ObservedValue) -> str:
-    """PASS or FAIL where the limit is near the end of the interval; empty: it is open."""
+def _foretell(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
+    """PASS or FAIL where the limit is near the end of the interval; empty: it is open. Nobody
+    foretells a PASS of a server that answered nothing at the end."""
     if found.value is None or found.ends is None or found.undecided or found.never_sent:
         return ""
     holds = rule.holds(found.value)
@@ -715,7 +716,9 @@ def _foretell(rule: Rule, found: ObservedValue) -> str:
     room = abs(rule.limit - found.value)
     if not beyond or any(room < LIKELY * abs(end - found.value) for end in beyond):
         return ""
-    return PASS if holds else FAIL
+    if holds:
+        return "" if seen.silent_from else PASS
+    return FAIL
 
 
 def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float | None:

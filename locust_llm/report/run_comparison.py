@@ -42,7 +42,7 @@ from locust_llm.slo.best_prefill_limit import NO_LIMIT, Limit, format_limit
 from locust_llm.slo.load_generator_health import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import Condition, Rule, define_good_request
-from locust_llm.text.format import format_brief, format_signed, truncate_text
+from locust_llm.text.format import format_brief, format_count, format_signed, truncate_text
 from locust_llm.text.format import format_comparison as in_same_digits
 
 from .render.text_report import WIDTH, render_markdown_blocks, render_plain_blocks
@@ -147,8 +147,22 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     base: str
     simulated: bool
+    """Whether one of the runs is simulated."""
     warnings: tuple[str, ...]
     runs: tuple[RunPair, ...]
+    simulated_folders: tuple[str, ...] = ()
+    """The runs that are simulated."""
+
+    def list_simulated(self) -> list[str]:
+        """A line that says it, with the names where other runs are real. Empty: all are real."""
+        if not self.simulated:
+            return []
+        names = self.simulated_folders
+        if not names or len(names) > len(self.runs):
+            return [SIMULATED]
+        come = "comes" if len(names) == 1 else "come"
+        others = format_count(len(self.runs) + 1 - len(names), "other run does", "other runs do")
+        return [f"SIMULATED: {', '.join(names)} {come} from a simulator, and {others} not."]
 
 
 def compare_folders(
@@ -159,22 +173,25 @@ def compare_folders(
     base = load_run(folders[0])
     on_run(base)
     pairs = []
-    simulated = _simulated(base)
+    simulated = [str(folders[0])] * _simulated(base)
     for folder in folders[1:]:
         run = load_run(folder)
         on_run(run)
-        simulated |= _simulated(run)
+        simulated += [str(folder)] * _simulated(run)
         pairs.append(_pair(base, run))
     return Comparison(
-        base=str(folders[0]), simulated=simulated, warnings=_problems(base), runs=tuple(pairs)
+        base=str(folders[0]),
+        simulated=bool(simulated),
+        warnings=_problems(base),
+        runs=tuple(pairs),
+        simulated_folders=tuple(simulated),
     )
 
 
 def build_comparison_document(compared: Comparison) -> Iterator[Block]:
     """The blocks in reading order, not escaped yet."""
     yield Heading(f"Compared with {compared.base}")
-    if compared.simulated:
-        yield TextBlock(SIMULATED, loud=True)
+    yield from (TextBlock(line, loud=True) for line in compared.list_simulated())
     yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in compared.warnings)
     for pair in compared.runs:
         yield Heading(f"{pair.folder} against {compared.base}")

@@ -199,6 +199,14 @@ def format_duration_rounded_up(seconds: float) -> str:
     return f"{math.ceil(seconds / step) * step} s"
 
 
+def format_duration_rounded_down(seconds: float) -> str:
+    """Writes seconds, rounded down by a fifth at most: ``800 ms``, ``13 s``, ``9 min``, ``5 h``."""
+    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= 5 * size or (unit == "s" and seconds >= 1):
+            return f"{math.floor(seconds / size)} {unit}"
+    return f"{math.floor(seconds * 1e3)} ms"
+
+
 def clean_line(text: str) -> str:
     """One line without control or direction characters: an error message may hold anything."""
 

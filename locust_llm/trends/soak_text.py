@@ -79,6 +79,17 @@ def format_hours(hours: float) -> str:
     return format_brief(minutes / 60, " h", 2 if minutes < MANY_MINUTES * 10 else 3)
 
 
+def _format_needed_hours(hours: float) -> str:
+    """Rounded up, as a shorter soak decides nothing."""
+    minutes = hours * 60
+    step_hours = 0.1
+    if minutes < MANY_MINUTES:
+        step_hours = 1 / 60
+    if minutes < FEW_MINUTES:
+        step_hours = 1 / 3600
+    return format_hours(math.ceil(round(hours / step_hours, 6)) * step_hours)
+
+
 def describe_quantity(one: SoakQuantity) -> str:
     """What the quantity did, in one sentence or two, without its name at the beginning."""
     slope = one.per_hour
@@ -136,7 +147,7 @@ def _verb(one: SoakQuantity) -> str:
 def _describe_need(one: SoakQuantity) -> str:
     if one.needed_hours is None or not math.isfinite(one.needed_hours):
         return ""
-    return f"; a soak of {format_hours(one.needed_hours)} may decide it"
+    return f"; a soak of {_format_needed_hours(one.needed_hours)} may decide it"
 
 
 def describe_changes(one: SoakQuantity) -> Iterator[str]:
@@ -168,7 +179,7 @@ def describe_need_of_soak(result: SoakFindings) -> str:
         if one.verdict == GrowthVerdict.OPEN and one.needed_hours is not None
     ]
     known = [hours for hours in needed if math.isfinite(hours)]
-    return f" A soak of {format_hours(max(known))} may decide it." if known else ""
+    return f" A soak of {_format_needed_hours(max(known))} may decide it." if known else ""
 
 
 def describe_progress(quantities: Sequence[SoakQuantity], hours: float, planned: float) -> str:

@@ -25,7 +25,7 @@ from locust_llm.slo.load_generator_health import DEGRADED, INVALID, MERGED
 from locust_llm.slo.load_generator_health import OK as OK_
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import SloResult, parse_rule
-from locust_llm.text.format import format_duration_rounded_up
+from locust_llm.text.format import format_duration_rounded_down, format_duration_rounded_up
 
 
 def judged(
@@ -1003,6 +1003,17 @@ def test_how_much_longer_is_a_hint_that_half_of_the_runs_or_more_keep() -> None:
 )  # fmt: skip
 def test_a_duration_in_words(seconds: float, words: str) -> None:
     assert format_duration_rounded_up(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.8, "800 ms"), (1.99, "1 s"), (5.0, "5 s"), (13.47, "13 s"), (299.9, "299 s"),
+        (300.0, "5 min"), (17999.0, "299 min"), (21599.0, "5 h"),
+    ],
+)  # fmt: skip
+def test_a_duration_that_is_never_longer_than_it_was(seconds: float, words: str) -> None:
+    assert format_duration_rounded_down(seconds) == words
 
 
 def results(*statuses: str) -> list[SloResult]:

@@ -144,6 +144,17 @@ def test_a_dead_server_does_not_settle() -> None:
     )
 
 
+def test_no_pass_is_foretold_of_a_dead_server() -> None:
+    """Of 400 answers in 49 s and 10 refusals the rate is 8.16/s, and 2/s is near the low end of its
+    interval, 1.73/s."""
+    records = [answered(50, 100, sent_at=10 + i / 10) for i in range(400)]
+    run = a_run(slo=("requests_per_s >= 2/s",))
+    dead = summarise_run(collect_columns([*records, *refused(50, 60)]), run)
+    assert dead.slos[0].status == INCONCLUSIVE
+    assert dead.slos[0].likely == ""
+    assert "likely" not in dead.slos[0].reason + make_headline(dead, run)
+
+
 def test_a_dead_server_is_asked_for_no_more_requests() -> None:
     def few(records: list[Record]) -> str:
         summary = summarise_run(collect_columns(records), a_run())

@@ -17,7 +17,7 @@ from locust_llm.lab.history.between_runs import add_run_spread
 from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import Run, Stage, write_run
+from locust_llm.records.run_facts import SIMULATED, Run, Stage, write_run
 from locust_llm.report.console_summary import LINES, format_comparison_ending
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.run_comparison import (
@@ -241,7 +241,12 @@ def test_the_document_is_120_columns_wide(folders: list[Path], found: Comparison
     simulated = a_folder(
         Path("sim"), [replace(record, simulated=True) for record in drawn(1, count=30)]
     )
-    assert "SIMULATED" in render_comparison_console(compare_folders([folders[0], simulated]))
+    one_real = "SIMULATED: sim comes from a simulator, and 1 other run does not."
+    assert one_real in render_comparison_console(compare_folders([folders[0], simulated]))
+    assert one_real in render_comparison_markdown(compare_folders([simulated, folders[0]]))
+    assert SIMULATED in " ".join(
+        render_comparison_markdown(compare_folders([simulated, simulated])).split()
+    )
 
 
 def swept(folder: Path, slower: dict[float, float], axis: str = "concurrency") -> Path:

@@ -71,6 +71,10 @@ def test_the_shortest_series_that_can_tell() -> None:
     assert shortest == 14
     assert [c.at for c in find_level_changes(steps((7, 100.0), (7, 200.0)))] == [7]
     assert find_level_changes(steps((7, 100.0), (6, 200.0))) == []
+    assert find_level_changes(steps((6, 100.0), (8, 200.0))) == []
+    assert [c.at for c in find_level_changes(steps((10, 100.0), (6, 200.0)))] == [10]
+    longer = [steps((before, 100.0), (5, 200.0)) for before in range(60)]
+    assert sum(bool(find_level_changes(values)) for values in longer) <= 3  # noise moves a place
     assert find_level_changes([]) == find_level_changes([1.0]) == []
     assert (
         change_threshold(14)

@@ -3,7 +3,7 @@ short."""
 
 import pytest
 
-from locust_llm.trends.soak_text import format_hours
+from locust_llm.trends.soak_text import _format_needed_hours, format_hours
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,18 @@ from locust_llm.trends.soak_text import format_hours
 )
 def test_a_time_is_written_in_its_unit(hours: float, text: str) -> None:
     assert format_hours(hours) == text
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"),
+    [
+        (30.1 / 3600, "31 s"),
+        (66 / 3600, "66 s"),
+        (5.2 / 60, "6 min"),
+        (44 / 60, "44 min"),
+        (1.52, "1.6 h"),
+        (20.0, "20 h"),
+    ],
+)
+def test_a_needed_time_is_rounded_up(hours: float, text: str) -> None:
+    assert _format_needed_hours(hours) == text

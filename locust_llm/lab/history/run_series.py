@@ -142,8 +142,8 @@ def explain_doubts(
     ran = series.of(figure)
     if len(ran) < ENOUGH:
         yield (
-            f"{format_count(len(ran), 'run')} of {figure.label}: finding a change requires {ENOUGH}, "
-            f"8 of them after it"
+            f"{format_count(len(ran), 'run')} of {figure.label}: finding a change requires at least "
+            f"{ENOUGH}"
         )
         return
     if near := measure_resemblance(

@@ -103,7 +103,7 @@ BY_WHAT: Final = "By group"
 REQUESTS: Final = "Requests"
 """Headings of what the page computes of its requests."""
 DEFINED: Final = "Definitions"
-FLAT: Final = "Constant over the whole run: {}."
+FLAT: Final = "Constant in all readings: {}."
 Drawing = Plot | Timeline | BarDrawing
 
 

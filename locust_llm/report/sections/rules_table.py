@@ -19,9 +19,7 @@ from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo_evidence.confidence_intervals import SHORT
 from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
 from locust_llm.slo.rules import FAIL, PASS, SloResult
-from locust_llm.text.format import (
-    format_duration_rounded_up,
-)
+from locust_llm.text.format import format_duration_rounded_down
 
 from .notes import (
     format_policy_lines,
@@ -93,7 +91,7 @@ def _describe_unseen(summary: Summary) -> Iterator[str]:
     passed = [result for result in decided if result.status == PASS and result.high is not None]
     if passed:
         kind = _name_missed_phase(passed)
-        rare = format_duration_rounded_up(seconds / 3)
+        rare = format_duration_rounded_down(seconds / 3)
         yield f"This run may have missed a {kind} phase that occurs less than once in {rare}."
     wandering = [
         result

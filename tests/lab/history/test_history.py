@@ -804,3 +804,13 @@ def test_a_row_for_each_workload_that_opens_its_charts(browser: Any, tmp_path: P
         assert violations(page) == []
     assert errors == []
     page.close()
+
+
+def test_a_short_series_names_how_many_runs_a_change_requires(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    year(tmp_path, [1.0] * 3)
+    main(["history", str(tmp_path), "--metric", "ttft_p99"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "3 runs of TTFT p99: finding a change requires at least 14" in said
+    assert "of them after" not in said

@@ -251,7 +251,7 @@ def test_server_series_that_never_change_are_a_line_of_text() -> None:
     server = PageSection(SERVER, charts=charts, column=True)
     one, _, _, notes = arrange_sections([own, server, PageSection("Notes")], True, swept=False)
     assert [block.text for block in one.blocks if isinstance(block, TextBlock)] == [
-        "Constant over the whole run: preemptions per second 0, prefix cache hits 25%."
+        "Constant in all readings: preemptions per second 0, prefix cache hits 25%."
     ]
     assert [drawing for drawing, _ in one.more] == [moving]
     assert notes.heading == "Notes"
