@@ -1,7 +1,9 @@
 """Run facts: what is known of a run beside its records, its folder, and run.json there."""
 
+import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import dropwhile
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -45,6 +47,9 @@ TOGETHER_UNEXPLAINED: Final = "WARNING: CHUNKS CAME TOGETHER"
 
 DECIDED: Final = "Every SLO was decided after "
 """The note of a run that ended at a look at its rules begins so."""
+
+COUNTED_BEFORE: Final = " records that run.json counted"
+"""The text in ``Run.unread`` of a file from which records are gone ends so."""
 
 Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 """Unix seconds. Beyond these bounds there is no date."""
@@ -451,6 +456,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.generates and (self.settings.open_loop or bool(self.limits))
 
     @property
+    def gone_records(self) -> str:
+        """That the file has fewer records than an earlier report. Empty: it has them."""
+        return next((text for text in self.unread if text.endswith(COUNTED_BEFORE)), "")
+
+    @property
     def lost_in_words(self) -> str:
         if self.imported:
             return f"{format_count(self.records_lost, 'record')} not in the file"
@@ -476,6 +486,20 @@ def read_run(folder: Path) -> Run:
     return decode_json_file(folder / RUN, _RunFile).run
 
 
+def find_gone_records(folder: Path, run: Run, count: int) -> Run:
+    """The run with a text in ``unread`` where the file has only ``count`` records of the profiling
+    phase, and the report before had more."""
+    known = 0
+    with suppress(OSError, ValueError):
+        known = decode_json_file(folder / RUN, _CountedFile).conditions.requests
+    if before := re.search(r"of the ([\d,]+)", run.gone_records):  # a report since then had fewer
+        known = max(known, int(before[1].replace(",", "")))
+    unread = [text for text in run.unread if not text.endswith(COUNTED_BEFORE)]
+    if count < known:
+        unread.append(f"{RECORDS} has {count:,} of the {known:,}{COUNTED_BEFORE}")
+    return msgspec.structs.replace(run, unread=tuple(unread))
+
+
 def decode_readable_run(folder: Path, unknown: Run) -> Run:
     """The readable fields of a damaged run.json. The others have the values of ``unknown``, and
     ``unread`` names them. Raises OSError and ValueError."""
@@ -495,6 +519,14 @@ class _RunFile(msgspec.Struct):
 
 class _RunAlone(msgspec.Struct):
     run: msgspec.Raw
+
+
+class _CountedRequests(msgspec.Struct, frozen=True):
+    requests: Count = 0
+
+
+class _CountedFile(msgspec.Struct):
+    conditions: _CountedRequests = _CountedRequests()
 
 
 def make_run_folder(settings: Settings, model: str | None) -> Path:

@@ -504,7 +504,7 @@ def _describe_lacking_records(seen: Evaluation) -> str:
         return f"records of workers that never arrived: {lost}"
     if seen.broken_lines:
         return f"unreadable lines of profile_export.jsonl: {seen.broken_lines}"
-    return KILLED if KILLED in seen.run.unread else ""
+    return KILLED if KILLED in seen.run.unread else seen.run.gone_records
 
 
 def _is_close_to_limit(

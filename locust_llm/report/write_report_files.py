@@ -32,6 +32,7 @@ from locust_llm.records.run_facts import (
     Stage,
     decode_readable_run,
     encode_run_json,
+    find_gone_records,
     read_run,
 )
 from locust_llm.records.server_metrics_history import EngineHistory, read_history
@@ -156,6 +157,8 @@ def remake_reports(
     if damage and (folder / RUN).exists():
         with suppress(OSError):
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
+    recorded = int((columns.requests["phase"] == "profiling").sum())
+    run = find_gone_records(folder, run, recorded)
     run = renew_notes(run, RecordFile(folder / RECORDS), _history(folder, []))
     if spans is not None:
         run = replaced(run, spans=join_spans_file(folder, spans, run.trace))
@@ -264,7 +267,11 @@ def _write(
         other_load=_made(
             "the load of others",
             unmade,
-            lambda: measure_other_load(history, columns, levels, run),
+            lambda: (
+                None  # the requests without a record would count as of others
+                if run.gone_records
+                else measure_other_load(history, columns, levels, run)
+            ),
         ),
     )
     _make_files(folder, run, columns, levels, history, summary, unmade, records)

@@ -22,6 +22,8 @@ from locust_llm.records.server_times import ServerTimes
 from locust_llm.report import report_command as commands
 from locust_llm.report import write_report_files as report
 from locust_llm.report.render.text_report import render_console
+from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.report.write_report_files import read, remake_reports, write_reports
 
 FILES = ["profile_export.jsonl", "profile_export_aiperf.csv", "profile_export_aiperf.json",
@@ -65,6 +67,27 @@ def test_remade_from_the_folder_alone(folder: Path) -> None:
             (folder / name).unlink()
     assert remake_reports(folder)[0] == first
     assert {name: (folder / name).read_bytes() for name in FILES} == before
+
+
+def test_records_that_are_gone_are_missed_until_they_are_back(folder: Path) -> None:
+    """Of three records one is left, then none, then all are there again."""
+    rule = "error_rate < 100%"
+    assert write_reports(folder, a_run(slo=(rule,))).conditions.requests == 3
+    file = folder / "profile_export.jsonl"
+    whole = file.read_bytes()
+    for count in (1, 1, 0):
+        file.write_bytes(b"".join(whole.splitlines(keepends=True)[:count]))
+        summary, run = remake_reports(folder)
+        gone = f"profile_export.jsonl has {count} of the 3 records that run.json counted"
+        assert list_missing_parts(summary, run) == (gone,)
+        assert (summary.slos[0].status, summary.slos[0].reason) == (
+            ("INCONCLUSIVE", gone) if count else ("INCONCLUSIVE", summary.slos[0].reason)
+        )
+        assert "No request was sent" not in make_headline(summary, run)
+    assert make_headline(summary, run) == "No request has a record"
+    file.write_bytes(whole)
+    summary, run = remake_reports(folder)
+    assert list_missing_parts(summary, run) == ()
 
 
 def test_records_that_did_not_reach_the_master_are_added_once(

@@ -132,7 +132,8 @@ def _describe_inexactness(summary: Summary) -> str:
 def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     conditions = summary.conditions
     if not conditions.requests:
-        yield "No request has a record" if run.records_lost else _describe_nothing_sent(summary)
+        lost = run.records_lost or run.gone_records
+        yield "No request has a record" if lost else _describe_nothing_sent(summary)
         return
     overload = describe_overload(summary.delivery)
     if not conditions.succeeded:

@@ -181,7 +181,7 @@ def list_missing_parts(summary: Summary, run: Run) -> tuple[str, ...]:
     """What is missing of the run, or of its reports; its status then is 6."""
     counts = summary.counts
     missing = [*run.unread, *run.gaps]
-    if not (summary.conditions.requests or run.gaps or counts.records_lost):
+    if not (summary.conditions.requests or run.gaps or counts.records_lost or run.gone_records):
         missing.append(NOTHING_RECORDED)
     if counts.records_lost:
         missing.append(f"{run.lost_in_words}, so counts and rates may be too low")
