@@ -45,6 +45,7 @@ from locust_llm.locust_adapter.locust_tables import (
     describe_other_requests,
     disable_locust_tables,
     keep_no_copies_of_rows,
+    keep_rows_after_json,
     keep_writing_csv,
     three_digits_in_locust,
 )
@@ -108,6 +109,7 @@ logger = logging.getLogger("locust_llm")
 keep_locusts_defaults()
 three_digits_in_locust()
 keep_writing_csv()
+keep_rows_after_json()
 check_frames()
 withhold_secrets()
 extend_locust_events(events)  # a locustfile listens before there is an environment
@@ -599,10 +601,12 @@ class Plugin:
         return set() if self._shown is None else self._shown.run_progress.names
 
     def _print(self) -> None:
-        """Print the tables last on the console."""
+        """Print the tables last on the console. With ``--json`` standard output is Locust's JSON
+        alone."""
+        out = sys.stderr if self._asked("json") else sys.stdout
         if self._report:
-            write_console(self._report + "\n")
-            print_ci_commands(self._annotations)
+            write_console(self._report + "\n", out)
+            print_ci_commands(self._annotations, out)
         self._report = self._annotations = ""
 
 

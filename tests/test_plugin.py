@@ -5,11 +5,17 @@ from support import unpatched_locust  # noqa: F401  before the rest
 # isort: split
 import logging
 from argparse import Namespace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from locust_llm.plugin import _ends_by_itself, _says_no_run_time, describe_further_interrupt
+from locust_llm.plugin import (
+    Plugin,
+    _ends_by_itself,
+    _says_no_run_time,
+    describe_further_interrupt,
+)
 from locust_llm.settings.run_options import Settings
 
 
@@ -45,3 +51,15 @@ def test_that_line_alone_is_left_out() -> None:
 
     assert not shown("No run time limit set, use CTRL+C to interrupt")
     assert shown("Run time limit set to 5 seconds")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_standard_output_is_locusts_json_alone(
+    as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = SimpleNamespace(
+        _report="the report", _annotations="::notice::ours\n", _asked=lambda name: as_json
+    )
+    Plugin._print(cast(Plugin, ended))
+    text = "the report\n::notice::ours\n"
+    assert capsys.readouterr() == (("", text) if as_json else (text, ""))

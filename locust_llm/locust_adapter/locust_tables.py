@@ -3,7 +3,7 @@ records/histogram.py, a row for each kind of failure."""
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import locust.stats
@@ -93,6 +93,36 @@ def keep_writing_csv() -> None:
 
     if close.__name__ != close_with_last_rows.__name__:
         locust.stats.StatsCSVFileWriter.close_files = close_with_last_rows  # type: ignore[method-assign]
+
+
+def keep_rows_after_json() -> None:
+    """Locust resets each row that it prints for ``--json`` or saves for ``--json-file``. What is
+    written afterwards, such as the last rows of ``--csv``, needs them."""
+    for name in ("print_stats_json", "save_stats_json"):
+        write = getattr(locust.stats, name)
+        if not isinstance(write, _WriterOfKeptRows):
+            setattr(locust.stats, name, _WriterOfKeptRows(write))
+
+
+class _WriterOfKeptRows:
+    """Calls ``write`` with rows that it cannot reset."""
+
+    def __init__(self, write: Callable[..., None]) -> None:
+        self._write = write
+
+    def __call__(self, stats: locust.stats.RequestStats, *where: str) -> None:
+        self._write(_KeptRows(stats), *where)
+
+
+class _KeptRows:
+    """The rows of ``stats``, as Locust asks for them."""
+
+    def __init__(self, stats: locust.stats.RequestStats) -> None:
+        self._stats = stats
+
+    def serialize_stats(self) -> list[Any]:
+        rows = self._stats.entries.values()
+        return [row.serialize() for row in rows if row.num_requests or row.num_failures]
 
 
 def three_digits_in_locust() -> None:

@@ -68,14 +68,15 @@ def guard_streams(environ: Mapping[str, str]) -> None:
             setattr(sys, name, cast(TextIO, GuardedStream(stream)))
 
 
-def print_ci_commands(text: str) -> None:
-    """Print commands of this program. Where nobody reads the output any more, nothing is
-    printed."""
-    stream: object = sys.stdout
+def print_ci_commands(text: str, out: TextIO | None = None) -> None:
+    """Print commands of this program to ``out`` (default: standard output). Where nobody reads the
+    output any more, nothing is printed."""
+    out = sys.stdout if out is None else out
+    stream: object = out
     with suppress(OSError, ValueError):
         if isinstance(stream, GuardedStream):
             stream.write_commands(text)
             stream.raw.flush()
-        elif sys.stdout is not None:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+        elif out is not None:
+            out.write(text)
+            out.flush()

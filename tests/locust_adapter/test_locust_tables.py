@@ -2,6 +2,7 @@
 needs."""
 
 import csv
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from locust_llm.locust_adapter.locust_tables import (
     describe_count_difference,
     describe_other_requests,
     keep_no_copies_of_rows,
+    keep_rows_after_json,
     keep_writing_csv,
     three_digits_in_locust,
 )
@@ -89,6 +91,27 @@ def test_the_csv_has_what_came_after_its_last_turn(
         ]
     assert counts == [("/v1", "2", "1"), ("Aggregated", "2", "1")]
     assert "refused" in (tmp_path / "a_failures.csv").read_text()
+
+
+def test_rows_are_kept_after_locust_printed_them_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import locust.stats
+
+    for name in ("print_stats_json", "save_stats_json"):
+        monkeypatch.setattr(locust.stats, name, getattr(locust.stats, name))  # put back afterwards
+    keep_rows_after_json()
+    keep_rows_after_json()  # once is enough
+    stats = RequestStats()
+    stats.log_request("POST", "/v1", 12.0, 0)
+    stats.log_request("POST", "/v1", 12.0, 0)
+    stats.get("/v1", "ITL")  # without a value it is in no JSON
+    locust.stats.print_stats_json(stats)
+    locust.stats.save_stats_json(stats, str(tmp_path / "a"))
+    for written in (capsys.readouterr().out, (tmp_path / "a.json").read_text()):
+        (row,) = json.loads(written)
+        assert (row["method"], row["num_requests"]) == ("POST", 2)
+    assert stats.get("/v1", "POST").num_requests == 2
 
 
 @pytest.mark.parametrize(

@@ -80,3 +80,8 @@ def test_commands_of_our_own_are_on_lines_of_their_own(monkeypatch: pytest.Monke
     print_ci_commands("::notice::ours\n")
     print("::error::not ours")
     assert out.getvalue() == ": :error::not ours\n::notice::ours\n: :error::not ours\n"
+
+
+def test_commands_go_where_the_text_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    print_ci_commands("::notice::ours\n", sys.stderr)
+    assert capsys.readouterr() == ("", "::notice::ours\n")
