@@ -302,6 +302,12 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
         took = format_duration(record.latency_s or 0.0)
         yield CheckFinding(FINE, "answers", f"in one piece, after {took}; {counted}")
         return
+    if record.streamed and not record.chunk_us:
+        yield CheckFinding(
+            PROBLEM, "first answer", "a stream without content",
+            "no Time to First Token. Check whether the model answers this prompt",
+        )  # fmt: skip
+        return
     if not record.streamed or record.ttft_s is None:
         yield CheckFinding(
             PROBLEM, "streams", "no: the response came in one piece",

@@ -122,6 +122,17 @@ def test_a_server_that_does_not(server: TinyServer) -> None:
     assert "prefix cache" not in said
 
 
+def test_a_stream_without_content_is_no_buffered_one(server: TinyServer) -> None:
+    server.chat = answers(tokens=0)
+    said = found(server)
+    assert "streams" not in said
+    assert (said["first answer"].level, said["first answer"].found) == (
+        PROBLEM,
+        "a stream without content",
+    )
+    assert "proxy" not in said["first answer"].advice
+
+
 def test_a_proxy_that_buffers(server: TinyServer) -> None:
     server.chat = answers(wait_s=0.15)
     said = found(server)
