@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from support.records import UNIX, a_run, answered
+from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, WorkerLossCount
@@ -103,3 +103,12 @@ def test_others_are_a_warning(cancelled: bool) -> None:
         assert "other clients used the server" not in warning
     else:
         assert "other clients used the server: at least 20.0 of the 22.0 requests in it" in warning
+
+
+def test_without_an_answer_no_latency_reflects_them() -> None:
+    run = a_run()
+    records = [failed("timeout"), failed("timeout")]
+    summary = summarise_run(collect_columns(records), run)
+    summary = replace(summary, other_load=OtherLoad(others=2.0, in_server=3.0))
+    (warning,) = (remark for remark in make_remarks(summary, run) if "than this run" in remark)
+    assert warning.endswith("that this run gave up, or other clients'.")

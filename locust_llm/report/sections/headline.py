@@ -3,6 +3,7 @@ summary.md."""
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -210,23 +211,28 @@ def _reasons(summary: Summary, run: Run) -> Iterator[str]:
     advice where the run had one."""
     conditions = summary.conditions
     note = next((note for note in run.notes if note.startswith(FIRST_FAILED)), "")
-    for failure in summary.failures[:MAX_KINDS]:
-        several = f"{failure.count} x " * (
-            len(summary.failures) > 1 or failure.count < conditions.requests
-        )
-        reason = failure.message or failure.outcome
+    counts = Counter[str]()  # one reason may come with several HTTP statuses
+    for failure in summary.failures:
+        counts[failure.message or failure.outcome] += failure.count
+    reasons = counts.most_common()
+    for reason, count in reasons[:MAX_KINDS]:
+        several = f"{count} x " * (count < conditions.requests)
         todo = re.search(rf"{re.escape(reason)} \((.+?)\)(?:; \d+ x |$)", note)
         yield f"{several}{reason.rstrip('.')}{f' ({todo[1]})' if todo else ''}"
-    if rest := sum(failure.count for failure in summary.failures[MAX_KINDS:]):
+    if rest := sum(count for _, count in reasons[MAX_KINDS:]):
         yield f"{format_count(rest, 'other')} failed"
     if conditions.cut:
         yield (
             "all were unfinished when the run ended"
             if conditions.cut == conditions.requests
-            else f"{conditions.cut} were unfinished when the run ended"
+            else f"{_were(conditions.cut)} unfinished when the run ended"
         )
     if conditions.cancelled:
-        yield f"{conditions.cancelled} were cancelled on purpose"
+        yield f"{_were(conditions.cancelled)} cancelled on purpose"
+
+
+def _were(count: int) -> str:
+    return "1 was" if count == 1 else f"{count} were"
 
 
 def _find_changed_load(summary: Summary) -> RequestBreakdown | None:

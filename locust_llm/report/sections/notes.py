@@ -438,10 +438,11 @@ def _others(summary: Summary) -> Iterator[str]:
         failure.outcome.endswith("timeout") for failure in summary.failures
     )
     if given_up:
+        answered = bool(summary.conditions.succeeded)
         yield (
             f"WARNING: the server had at least {load.others:.1f} requests more than this run, of "
             f"{load.in_server:.1f} (means of its metrics): requests that this run gave up, or other "
-            "clients'. The latencies reflect them too."
+            f"clients'.{' The latencies reflect them too.' * answered}"
         )
         return
     yield (

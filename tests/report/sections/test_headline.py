@@ -234,8 +234,17 @@ def test_failures_are_in_it() -> None:
         failed("cut"),
     ]
     assert said(*kinds) == (
-        "None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were unfinished when the run "
+        "None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 was unfinished when the run "
         "ended"
+    )
+    # before and after the head of the response: one reason
+    late = [
+        failed("first_token_timeout", status=status, error="no first token within 1 s")
+        for status in (200, None, 200)
+    ]
+    assert said(*late) == "None of 3 requests succeeded: no first token within 1 s"
+    assert said(*late, failed(), failed(), failed("closed")) == (
+        "None of 6 requests succeeded: 3 x no first token within 1 s; 2 x reset; 1 other failed"
     )
     assert said() == "No request was sent"
     assert said(answered(100, phase="warmup"), answered(90, phase="warmup")) == (
