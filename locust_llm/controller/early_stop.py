@@ -389,6 +389,8 @@ class EarlyStop:
         """``first_wave``: the first request of so many users is left out. ``sends``: requests under
         way, beside the added records. ``overdue``: count requests that are beyond a limit
         already."""
+        rules = tuple(rules)
+        self._deciding = sum(rule.decides for rule in rules)
         self._watched = [RuleMonitor(rule) for rule in rules if rule.early]
         self._first_wave = first_wave
         self._sends = sends or RequestsInFlight()
@@ -418,14 +420,15 @@ class EarlyStop:
         left_out = self._first_wave - len(self._users) if self._overdue else self._sends.open
         return watched.broken(self._sends, left_out)
 
-    def standing(self) -> tuple[int, int]:
-        """(rules that their value so far breaks, rules with a value), of the rules that decide."""
+    def standing(self) -> tuple[int, int, int]:
+        """(rules that their value so far breaks, rules with a value, all), of the rules that
+        decide."""
         known = [
             watched.holds
             for watched in self._watched
             if watched.rule.decides and watched.holds is not None
         ]
-        return known.count(False), len(known)
+        return known.count(False), len(known), self._deciding
 
     def progress(self) -> dict[str, RuleProgress]:
         """The progress of each rule, by its text."""

@@ -96,10 +96,11 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         parts.append(ProgressPart(6, f"{rate}{unit}", f"{rate}{unit.partition(',')[0]}"))
     if streams:
         parts.append(ProgressPart(7, f"{stats.decoding:>3} decoding"))
-    broken, known = control.abort.standing()
+    broken, known, all_rules = control.abort.standing()
     if known:
         # of what was counted until now, without an interval: the end may decide otherwise
-        standing = f"{broken or known} of {known} rules {'not met' if broken else 'met'} so far"
+        met = "not met" if broken else "met"
+        standing = f"{broken or known} of {all_rules} rules {met} so far"
         parts.append(ProgressPart(2 if broken else 8, standing))
     parts += _describe_client(control, client)
     return parts

@@ -51,7 +51,7 @@ class Step:
 def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
     fields: dict[str, Any] = {
         "run_progress": RunProgress(lambda: 100.0),
-        "abort": SimpleNamespace(standing=lambda: (0, 0)),
+        "abort": SimpleNamespace(standing=lambda: (0, 0, 0)),
         "settings": Settings(),
         "plan": SimpleNamespace(phase=PROFILING),
         "stages": None,
@@ -88,7 +88,7 @@ def test_a_sentence_with_everything() -> None:
         {"ok": 40, "reset": 2, "cut": 5, "cancelled": 1},
         settings=Settings(request_count=100, warmup_request_count=10, run_time_s=45.0),
         limit=3,
-        abort=SimpleNamespace(standing=lambda: (1, 3)),
+        abort=SimpleNamespace(standing=lambda: (1, 3, 3)),
     )
     gated.run_progress.recent_due.add((3.0, 5.0))
     gated.run_progress.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
@@ -110,7 +110,7 @@ def test_a_sentence_with_everything() -> None:
         "rules not met so far"
         " | client DEGRADED"
     )
-    gated.abort = SimpleNamespace(standing=lambda: (0, 3))
+    gated.abort = SimpleNamespace(standing=lambda: (0, 3, 3))
     assert fit_progress_line(build_progress_parts(gated, ClientVerdict("OK")), 85) == (
         "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s"
     )
@@ -277,8 +277,14 @@ def test_where_a_run_is(known: dict[str, Any], where: str) -> None:
 
 
 def test_rules_that_hold() -> None:
-    assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2)))).endswith(
+    assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2, 2)))).endswith(
         "| 2 of 2 rules met so far"
+    )
+
+
+def test_rules_without_a_value_so_far_are_counted() -> None:
+    assert said(control(abort=SimpleNamespace(standing=lambda: (2, 2, 4)))).endswith(
+        "| 2 of 4 rules not met so far"
     )
 
 
