@@ -154,7 +154,7 @@ def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
         what = f"moderate ({MAX_FLAT:g} to {MIN_STEEP:g})"
     yield (
         f"Early slope: from {describe_levels(CONCURRENCY, first)} to "
-        f"{format_plain_number(last.value)} the medians grow: {grown}. The slope of log "
+        f"{format_plain_number(last.value)} the medians change: {grown}. The slope of log "
         f"request latency over log concurrency is {steepness:.2f}, {what}."
     )
 

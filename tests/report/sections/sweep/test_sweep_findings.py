@@ -62,7 +62,7 @@ def test_the_early_slope_tells_long_prompts_from_short_ones(
     prompt: int, out: int, shape: str
 ) -> None:
     (said,) = describe_latency_slope([simulated(users, prompt, out) for users in (1, 2, 4, 8)])
-    assert "from concurrency 1 to 8 the medians grow: request latency x" in said
+    assert "from concurrency 1 to 8 the medians change: request latency x" in said
     assert f", {shape} (" in said
 
 
@@ -74,7 +74,7 @@ def test_the_slope_is_of_logarithms() -> None:
     """Latency as the root of concurrency: 0.5; what comes after 8 is not early."""
     (said,) = describe_latency_slope(growing(100, 100 * 2**0.5, 200, 200 * 2**0.5, 99_999))
     assert (
-        "grow: request latency x2.8. The slope of log request latency over log concurrency is "
+        "change: request latency x2.8. The slope of log request latency over log concurrency is "
         "0.50, steep" in said
     )
     assert MAX_FLAT < 0.2 < MIN_STEEP
