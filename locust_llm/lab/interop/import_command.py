@@ -148,7 +148,8 @@ def _make_run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
         profiling_at=max(0.0, min(measured or sent)),
         stopping_at=max(0.0, *sent),
         ended_at=max(0.0, closed),
-        imported=imported_run.title,
+        imported=imported_run.measured_by,
+        simulated=imported_run.simulated,
         model=imported_run.model,
         workers=tuple(sorted({record.worker for record in imported_run.records})),
         records_lost=max(lost, len(imported_run.unread)),
@@ -161,9 +162,12 @@ def _make_run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
 def _make_notes(imported_run: ImportedRun, source: Path, lost: int) -> list[str]:
     """Lists the origin of the run, its missing data and unreadable requests."""
     own = any(record.tokens_from == "tokenizer" for record in imported_run.records)
+    origin = f"{imported_run.title} measured this with its own clock"
+    if imported_run.own:
+        origin = f"locust-llm measured this, and exported it to the format of {imported_run.title}"
     notes = [
-        f"Imported from {source.name}: {imported_run.title} measured this with its own clock. The "
-        "metrics are computed from its requests, as for a run of locust-llm.",
+        f"Imported from {source.name}: {origin}. The metrics are computed from its requests, as for "
+        "a run of locust-llm.",
         *(f"{imported_run.title} does not keep {what}." for what in imported_run.lacks),
     ]
     if own:

@@ -19,6 +19,8 @@ MAX_S: Final = 1e7
 OFF_S: Final = 1e-3
 """The sum of the gaps may differ from the latency by this time. Tools round, and some stamp the end
 after the last chunk."""
+OWN_LABEL: Final = "locust-llm"
+"""The label of a file that ``locust-llm export`` wrote."""
 NO_DUE: Final = "due times of requests: no Schedule Delay, no TTFT from Due"
 NO_GATE: Final = "waits for a prefill slot, read lags, merged chunks: no client verdict"
 NO_GAPS: Final = (
@@ -62,6 +64,10 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
     """None: the load is a closed loop, or the rate is unknown."""
     arrivals: str = ""
     """This names the distribution of the arrivals. Empty: unknown."""
+    own: bool = False
+    """True: locust-llm measured it, and exported it to the format of ``tool``."""
+    simulated: bool = False
+    """True: the results come from a simulator."""
     asked: int | None = None
     """The result counts this many requests. None: unknown."""
     cut: str = ""
@@ -74,6 +80,11 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         return f"{self.tool} {self.version}".strip()
+
+    @property
+    def measured_by(self) -> str:
+        """The load tester that measured it."""
+        return f"{OWN_LABEL}, in the format of {self.title}" if self.own else self.title
 
 
 def read_finite(value: object, what: str) -> float:

@@ -103,6 +103,8 @@ def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
             rate_per_s=rate if open_loop else None,
             arrivals=_name_arrivals(burstiness) if open_loop else "",
             asked=requested or None,
+            own=document.get("label") == imported_records.OWN_LABEL,
+            simulated=document.get("simulated") is True,
             unread=tuple(unread),
             lacks=imported_records.list_missing_data(records, imported_records.NO_DATE),
         )

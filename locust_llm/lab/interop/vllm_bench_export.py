@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from locust_llm.lab.interop.imported_records import OWN_LABEL
 from locust_llm.lab.interop.measured_requests import (
     MeasuredRun,
     NotExported,
@@ -64,11 +65,12 @@ def build_vllm_bench_result(
         "date": date,
         "endpoint_type": backend,
         "backend": backend,
-        "label": None,
+        "label": OWN_LABEL if not run.imported or run.imported.startswith(OWN_LABEL) else None,
         "model_id": run.model or settings.model or None,
         "tokenizer_id": None,
         "num_prompts": completed + len(measured_run.failed),
         **more,
+        **({"simulated": True} if run.simulated else {}),
         "request_rate": rate if settings.open_loop else "inf",
         "burstiness": burstiness,
         "max_concurrency": None if settings.open_loop else settings.users,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.lab.interop import export_command as command
@@ -119,6 +120,9 @@ def test_what_vllm_bench_gets_comes_back_by_import(
         )
         == 0
     ), capsys.readouterr()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "locust-llm measured this, and exported it to the format of vllm bench." in said
+    assert "SIMULATED" not in said
     again = exported(tmp_path / "b", "vllm-bench", "--detailed")
     lost = {"date", "start_times"}  # its clock has no date
     assert {name: again[name] for name in first if name not in lost} == {
@@ -126,6 +130,18 @@ def test_what_vllm_bench_gets_comes_back_by_import(
         for name, value in first.items()
         if name not in lost
     }
+
+
+def test_a_simulated_run_stays_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_folder(tmp_path / "a")
+    write_run(folder, replace(a_run(), simulated=True))
+    exported(folder, "vllm-bench", "--detailed", "--set", "simulated=false")
+    words = [str(folder / "vllm_bench.json"), "--report-dir", str(tmp_path / "b")]
+    assert imports.run_import(words) == 0
+    assert "SIMULATED: these results come from a simulator" in capsys.readouterr().out
+    assert exported(tmp_path / "b", "vllm-bench")["simulated"] is True
 
 
 def test_gaps_that_the_report_leaves_out_are_counted_aloud(
