@@ -6,7 +6,8 @@ Without a live one the connection is closed at once. What is planted:
 
 - ``kill`` ends the replica by SIGKILL, and its clients' connections break.
 - ``drain`` sends it no new request, and kills it when its last one is over.
-- ``finish`` ends its open streams as if the answers were complete (finish_reason stop).
+- ``finish`` ends its open streams as if the answers were complete (finish_reason stop), and breaks
+  those that have not begun.
 - ``stop`` stops it (SIGSTOP), and it still gets requests.
 
 ``back_s`` later a spare replica that has long started takes its place, or a stopped one goes on. Each
@@ -206,6 +207,10 @@ class Proxy:
     def finish(self, replica: Replica) -> None:
         for exchange in replica.open:
             if exchange.id.count("-") < 2 or exchange.is_whole:
+                continue
+            if not exchange.last:  # what has not begun cannot look complete
+                exchange.end = "broken"
+                exchange.client.transport.abort()
                 continue
             exchange.end = "truncated"
             for event in (FALSE_END, "[DONE]"):
