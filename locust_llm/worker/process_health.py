@@ -87,7 +87,7 @@ def read_core_seconds() -> tuple[float, float]:
     return idle_s, every_s
 
 
-def find_local_servers(hosts: Iterable[str]) -> set[int]:
+def find_server_processes(hosts: Iterable[str]) -> set[int]:
     """Return the processes of this machine that listen on the port of a host that is this machine
     itself. The result is empty where the system does not show whose ports these are."""
     ports = set[int]()

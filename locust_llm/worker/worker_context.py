@@ -99,7 +99,7 @@ from locust_llm.workload.synthetic_prompts import Prompts
 
 from .answer_inspection import AnswerInspector
 from .precise_timer import Alarm, ExclusiveTurns
-from .process_health import HealthMonitor, find_local_servers
+from .process_health import HealthMonitor, find_server_processes
 from .prompt_source import make_prompts, make_sessions
 from .reference_streams import ReferenceStreams
 from .request_to_send import PreparedHead
@@ -244,7 +244,7 @@ class WorkerContext:
         start_new_reader()
         self._machine = detect_machine()
         self.settings = s = order.settings
-        self._watch = HealthMonitor(servers=partial(find_local_servers, s.addresses))
+        self._watch = HealthMonitor(servers=partial(find_server_processes, s.addresses))
         self._goes_on = s.warmup_goes_on
         self.trace, self._place, self._salt = order.trace, order.worker, order.salt
         self.starts = StartTimes(order.worker, s.processes)

@@ -11,8 +11,8 @@ import pytest
 from locust_llm.worker.process_health import (
     HealthMonitor,
     ProgramUse,
-    find_local_servers,
     find_other_programs,
+    find_server_processes,
     measure_server_cores,
     read_core_seconds,
     read_cpu_waits_s,
@@ -132,9 +132,9 @@ def test_what_the_server_under_test_and_its_children_use_is_counted_apart() -> N
 def test_the_server_under_test_is_found_by_its_port_on_this_machine() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        assert find_local_servers([f"http://localhost:{port}/v1"]) == {os.getpid()}
-        assert find_local_servers([f"http://127.0.0.1:{port}"]) == {os.getpid()}
-        assert find_local_servers([f"http://192.0.2.1:{port}"]) == set()
+        assert find_server_processes([f"http://localhost:{port}/v1"]) == {os.getpid()}
+        assert find_server_processes([f"http://127.0.0.1:{port}"]) == {os.getpid()}
+        assert find_server_processes([f"http://192.0.2.1:{port}"]) == set()
 
 
 def test_a_process_that_a_shell_started_is_not_the_shells() -> None:
