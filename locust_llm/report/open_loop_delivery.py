@@ -33,7 +33,6 @@ from locust_llm.slo.load_generator_health import (
 from locust_llm.slo.load_generator_health import OK as FINE
 from locust_llm.text.format import (
     capitalise_sentence,
-    count_distinguishing_digits,
     format_brief,
     format_count,
     format_duration,
@@ -434,20 +433,19 @@ def _name(path: str | None) -> str:
 
 
 def format_delivery_line(summary: "Summary") -> str | None:
-    """The line above the tables with the cause and its numbers, when less than 98 % of the schedule
-    was sent."""
+    """The line above the tables with the numbers, when less than 98 % of the schedule was sent. It
+    names a cause only where the data identify it."""
     delivery = summary.delivery
     if delivery is None or not delivery.cause:
         return None
-    offered = f"{delivery.offered_per_s:.2f}/s"
     if delivery.cause == GATE and summary.limits is not None:
         return None  # a sweep of prefill limits has some that are too low on purpose
     if delivery.cause == GATE:
-        why = f"the prefill limit. {_by_gate(delivery)}"
+        why = _describe_full_limit(delivery)
     elif delivery.cause == SERVER and delivery.overload is not None:
         busy = "the user was" if delivery.users == 1 else f"all {delivery.users} users were"
         why = (
-            f"the server. It fell behind before {busy} busy, "
+            f"Cause: the server. It fell behind before {busy} busy, "
             f"{format_brief(delivery.overload.all_busy_s, digits=2)} s "
             "after the start"
         )
@@ -458,20 +456,11 @@ def format_delivery_line(summary: "Summary") -> str | None:
             if (e.cpu_share or 0) > FULL_CORE
         ]
         why = (
-            "the load generator. "
+            "Cause: the load generator. "
             f"{capitalise_sentence('; '.join(figures or _list_delays(summary)))}"
         )
     elif delivery.cause == USERS and delivery.users_needed is not None:
-        rate = format_brief(delivery.users / delivery.busy_s, "/s", 2) if delivery.busy_s else "-"
-        # what was cut took longer
-        more, less = ("at least ", "at most ") if summary.conditions.cut else ("", "")
-        why = (
-            f"too few users. {offered} x {more}{format_brief(delivery.busy_s, ' s', 3)} per request needs "
-            f"{more}{_format_beside_limit(delivery.users_needed, delivery.users)} users, and "
-            f"there were at most {delivery.users}{' (--max-users was reached)' * delivery.out_of_users}, which "
-            f"complete {less}{rate}: "
-            "more of them help if requests then take no longer"
-        )
+        why = _describe_busy_users(delivery, has_cut=bool(summary.conditions.cut))
     else:
         limit = format_brief(delivery.prefill_limit, digits=3)
         gate = (
@@ -481,7 +470,7 @@ def format_delivery_line(summary: "Summary") -> str | None:
         )
         users = "?" if delivery.users_needed is None else f"{delivery.users_needed:.1f}"
         why = (
-            "a burst of arrivals, or arrivals just before the end of the run. "
+            "Probably a burst of arrivals, or arrivals just before the end of the run. "
             f"On average {gate}{users} of {format_count(delivery.users, 'user')} were needed"
         )
     where = list[str]()
@@ -492,40 +481,38 @@ def format_delivery_line(summary: "Summary") -> str | None:
         where.append(f"{delivery.at_gate} waited for a prefill slot when the run ended")
     unsent = f"{delivery.due - delivery.sent} of {delivery.due} arrivals were not sent"
     unsent = ": ".join(filter(None, (unsent, ", ".join(where))))
-    return f"NOT DELIVERED: {delivery.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
-
-
-def _by_gate(delivery: Delivery) -> str:
-    """Why the gate is the cause: the rate needs more than its limit, or users, or the last
-    arrivals, waited at it."""
-    limit = format_brief(delivery.prefill_limit, digits=3) + " on average" * (
-        (delivery.prefill_limit or 0) % 1 > 0
-    )
-    if (
-        delivery.in_prefill_needed is not None
-        and delivery.prefill_limit
-        and delivery.ttft_s
-        and is_held_by_limit(delivery)
-    ):
-        rate = delivery.in_prefill_needed / delivery.ttft_s
-        needed = _format_beside_limit(delivery.in_prefill_needed, delivery.prefill_limit)
-        need = (
-            f"{rate:.2f}/s x {format_duration(delivery.ttft_s)} TTFT needs a prefill limit of "
-            f"{needed}, and it was {limit}"
-        )
-        if delivery.in_prefill_needed > delivery.prefill_limit:
-            return f"{need}: a higher one helps if TTFT then gets no longer"
-        return (
-            f"{need}: at {delivery.in_prefill_needed / delivery.prefill_limit:.0%} of the limit, arrivals at "
-            f"random times queue up"
-        )
-    if delivery.at_gate > (delivery.due - delivery.sent) / 2:
-        return f"The limit was {limit}, and requests came faster at the end than it lets them in"
-    waited = format_duration(delivery.gate_wait_s or 0.0)
-    busy = format_duration(delivery.busy_s or 0.0)
     return (
-        f"The limit was {limit}. A user was busy with a request for {busy} on average, {waited} of "
-        "it for a prefill slot"
+        f"NOT DELIVERED: {delivery.share:.1%} of the scheduled requests were sent. {why}. {unsent}."
+    )
+
+
+def _describe_full_limit(delivery: Delivery) -> str:
+    """What passed the prefill limit. Whether more would pass a higher one is unknown: where the
+    server computes no more prompts at a time, TTFT grows with the limit."""
+    limit = format_brief(delivery.prefill_limit, digits=3)
+    on_average = " (mean)" * ((delivery.prefill_limit or 0) % 1 > 0)
+    ttft = (
+        ""
+        if delivery.ttft_s is None
+        else f", with a mean TTFT of {format_duration(delivery.ttft_s)}"
+    )
+    return (
+        f"Of {delivery.offered_per_s:.2f}/s, {delivery.sent_per_s:.2f}/s passed the prefill limit "
+        f"of {limit}{on_average}{ttft}. With a higher limit more pass only if the server computes "
+        "more prompts per second: a short run with one decides"
+    )
+
+
+def _describe_busy_users(delivery: Delivery, *, has_cut: bool) -> str:
+    """What the users sent. Whether more users would send more is unknown: on a busy server requests
+    then take longer. ``has_cut``: some were cut, and would have lasted longer."""
+    users = format_count(delivery.users, "user")
+    reached = " (--max-users was reached)" * delivery.out_of_users
+    lasted = f"{'at least ' * has_cut}{format_brief(delivery.busy_s, ' s', 3)}"
+    return (
+        f"Of {delivery.offered_per_s:.2f}/s, {users}{reached} sent {delivery.sent_per_s:.2f}/s, "
+        f"{lasted} per request. More users send more only if requests then take no longer: a short "
+        "run with more decides"
     )
 
 
@@ -542,11 +529,6 @@ def _list_delays(summary: "Summary") -> Iterator[str]:
         yield f"free permits of the prefill limit were late by {permits} (p99)"
     lag_ms = max((one.loop_lag_p99_ms or 0.0 for one in summary.evidence), default=0.0)
     yield f"its event loop was late by {format_duration(lag_ms / 1e3, 2)} (p99)"
-
-
-def _format_beside_limit(value: float, limit: float) -> str:
-    """The value with as many digits as show on which side of the limit it is."""
-    return format_brief(value, digits=count_distinguishing_digits(value, limit, digits=2))
 
 
 def format_outage_line(summary: "Summary", above: str = "") -> str | None:
@@ -650,9 +632,11 @@ def describe_undelivered(delivery: Delivery | None) -> str | None:
     if delivery is None or not delivery.cause or delivery.overload is not None:
         return None
     offered, completed = _rates(delivery)
-    why = {GATE: "the prefill limit", CLIENT: "the load generator", USERS: "too few users"}.get(
-        delivery.cause, ""
-    )
+    why = {
+        GATE: "arrivals waited for a prefill slot",
+        CLIENT: "the load generator",
+        USERS: "arrivals waited for a user",
+    }.get(delivery.cause, "")
     return (
         f"{offered}, sent {format_brief(delivery.sent_per_s, '/s', 2)}, {completed} "
         f"{describe_span(delivery)}{f' ({why})' * bool(why)}"

@@ -85,7 +85,7 @@ RULES: Final = {
         "All users were busy when these requests were due: more users (-u) send them in time, "
         "unless requests then take longer."
     ),
-    LATE: "The load generator sent late because it had too little CPU.",
+    LATE: "The load generator sent late: its CPU was busy, or the locustfile blocked.",
     RETRIES: "Earlier attempts were refused; --max-retries limits the attempts.",
     GATE: (
         "With a higher prefill limit, more requests wait in the server instead: a sweep of the "
@@ -109,8 +109,8 @@ RULES: Final = {
         "shows which total is smaller. Less load or more servers shorten it."
     ),
     PREFILL: (
-        "The prefill shares its steps with prefills of other requests. Shorter prompts, a prefix "
-        "cache or fewer prompts at a time shorten it."
+        "Other requests awaited a first token too, and may have shared its steps. Shorter prompts "
+        "or a prefix cache shorten it."
     ),
     HELD: (
         "These tokens were ready earlier: their chunks were gathered, or are hidden reasoning or a "

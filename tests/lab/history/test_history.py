@@ -389,7 +389,7 @@ DELIVERY = {
     ("more", "word", "note"),
     [
         ({"delivery": {**DELIVERY, "cause": "gate"}}, "NOT DELIVERED",
-            "offered 2.4/s, sent 1.8/s, completed 1.7/s in the 15 s to the stop (the prefill limit)"),
+            "offered 2.4/s, sent 1.8/s, completed 1.7/s in the 15 s to the stop (arrivals waited for a prefill slot)"),
         ({"delivery": {**DELIVERY, "cause": "server", "overload": {
             "in_flight_middle": 9, "in_flight_end": 18, "by_chance": 3.0}}}, "OVERLOADED",
             "offered 2.4/s, completed 1.7/s in the 15 s to the stop, and the queue grew until the "

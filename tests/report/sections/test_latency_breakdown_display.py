@@ -184,7 +184,9 @@ def test_a_part_has_one_name_in_sentence_table_key_and_tooltip(
     assert all("</i>network and front end" in text for text in drawn)
 
 
-PREFILL_RULE = "The prefill shares its steps with prefills of other requests. Shorter prompts"
+PREFILL_RULE = (
+    "Other requests awaited a first token too, and may have shared its steps. Shorter prompts"
+)
 FRONT_END_RULE = (
     "The network's round trip is 0.01 ms at most: check the tokenizer, the HTTP server or a proxy "
     "in front of the server."
