@@ -11,7 +11,7 @@ import msgspec
 
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import WARMUP
-from locust_llm.records.record import Record
+from locust_llm.records.profile_export_jsonl import EncodedRecord, encode_record
 from locust_llm.records.run_facts import (
     Run,
     Stage,
@@ -69,7 +69,8 @@ class BlockRunner(StageRunner):
     def begin(self, now: float) -> None:
         self._began_at, self._ended_at = now, None
 
-    def add_record(self, record: Record) -> Record:
+    def add_record(self, encoded: EncodedRecord) -> EncodedRecord:
+        record = encoded.record
         if not self.block.pair and record.outcome == OK and record.sent_at is not None:
             seconds = record.closed_at - record.sent_at
             self._response_times_s.setdefault(self.block.arm, []).append(seconds)
@@ -77,7 +78,7 @@ class BlockRunner(StageRunner):
             self.block.pair
             and record.due_at + record.clock_offset_s >= self._began_at + self._whole.washout_s
         )
-        return record if counts else msgspec.structs.replace(record, phase=WARMUP)
+        return encoded if counts else encode_record(msgspec.structs.replace(record, phase=WARMUP))
 
     def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
         """``report``: the block came to its end; else the run ended before it."""

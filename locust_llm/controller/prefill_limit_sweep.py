@@ -22,7 +22,7 @@ from locust_llm.records.limit_blocks import (
     LimitBlockRecords,
     find_block,
 )
-from locust_llm.records.record import Record
+from locust_llm.records.profile_export_jsonl import EncodedRecord, encode_record
 from locust_llm.settings.limit_sweep_length import explain_short_limit_sweep
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.best_prefill_limit import (
@@ -111,14 +111,15 @@ class LimitSweep:
     def over(self) -> bool:
         return bool(self.end)
 
-    def add_record(self, record: Record) -> Record:
+    def add_record(self, encoded: EncodedRecord) -> EncodedRecord:
         """Add a finished request. Returns it with its limit and round, where it counts."""
+        record = encoded.record
         self.records.add(record, self.blocks)
         due_at = record.due_at + record.clock_offset_s
         block = find_block(self.blocks, due_at)
         if block is None or not block.counts(due_at):
-            return record
-        return replace(record, arm=format_limit(block.limit), pair=block.round)
+            return encoded
+        return encode_record(replace(record, arm=format_limit(block.limit), pair=block.round))
 
     def describe_round(self, number: int) -> str:
         """``Round 3: prefill limits none, 2, 4, 6.2 s each``"""

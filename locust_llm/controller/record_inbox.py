@@ -6,7 +6,7 @@ It is the other end of worker/records_to_master.py.
 
 from collections.abc import Iterable
 
-from locust_llm.records.record import Record, unpack_record
+from locust_llm.records.profile_export_jsonl import EncodedRecord, decode_record
 from locust_llm.wire.worker_messages import Records
 
 
@@ -19,14 +19,14 @@ class RecordInbox:
         self._early: dict[str, set[int]] = {}
         """The serials that came before their turn."""
 
-    def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
-        """The new records of a batch or a journal of (serial, packed record). Raises ValueError for
-        an invalid record; then none was taken."""
+    def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[EncodedRecord]:
+        """The new records of a batch or a journal of (serial, line). Raises ValueError for an
+        invalid record; then none was taken."""
         below = self._below.get(worker, 1)
         early = self._early.setdefault(worker, set())
         came = {
-            serial: unpack_record(packed)
-            for serial, packed in frames
+            serial: decode_record(line)
+            for serial, line in frames
             if serial >= below and serial not in early
         }
         early.update(came)
@@ -42,5 +42,5 @@ class RecordInbox:
 
 
 def list_record_frames(batch: Records) -> Iterable[tuple[int, bytes]]:
-    """The packed records of a batch with their serials."""
-    return enumerate(batch.packed, batch.number)
+    """The lines of a batch with their serials."""
+    return enumerate(batch.lines, batch.number)

@@ -8,6 +8,7 @@ from typing import Final
 from locust_llm.client.event_loop_yields import WorkSlices
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import PROFILING, profiling_phase
+from locust_llm.records.profile_export_jsonl import EncodedRecord, encode_record
 from locust_llm.records.record import Record
 from locust_llm.wire.worker_messages import Ack, Records
 
@@ -30,21 +31,27 @@ class RecordsFromWorkers:
         self._on_record_over = on_record_over
 
     def add(self, record: Record) -> None:
+        """Add a record of this process."""
+        self._add(encode_record(record))
+
+    def _add(self, encoded: EncodedRecord) -> None:
         """Write a record to the disk before anything else."""
+        record = encoded.record
         phase = profiling_phase(record.stage) if record.phase == PROFILING else record.phase
         if (
             self._phases.stages is not None
             and record.stage == self._phases.stages.number
             and record.stage
         ):
-            record = self._phases.stages.add_record(record)
-        if self._phases.limit_sweep is not None and record.phase == PROFILING:
-            record = self._phases.limit_sweep.add_record(record)
+            encoded = self._phases.stages.add_record(encoded)
+        if self._phases.limit_sweep is not None and encoded.record.phase == PROFILING:
+            encoded = self._phases.limit_sweep.add_record(encoded)
+        record = encoded.record
         self._phases.sends.over(record)
         self._phases.add_response(record)
         if self._store.spans is not None:
             self._store.spans.request(record.id, ok=record.outcome == OK)
-        if not self._store.write(record, gated=self._phases.limit.now is not None):
+        if not self._store.write(encoded, gated=self._phases.limit.now is not None):
             return  # the request is not over
         self._on_record_over(record)
         if not self._phases.allocator.recorded(record, phase):  # of a process that was given up
@@ -54,22 +61,27 @@ class RecordsFromWorkers:
                 self._phases.stages.note_found(record.stage, found)
 
     def take_batch(self, worker: str, batch: Records) -> None:
-        """Take records of a worker."""
+        """Take records of a worker, and acknowledge them."""
+        if self.take_records(worker, batch):
+            self._context.send(Ack(batch.number), worker)
+
+    def take_records(self, worker: str, batch: Records) -> bool:
+        """Take records of a worker. Whether they are on the disk, and so to be acknowledged."""
         self._workers.seen(worker)
         slices = WorkSlices(self._context.time.monotonic)
         try:
             records = self._workers.take(worker, batch)
         except ValueError as error:
             logger.error(
-                f"{len(batch.packed)} records of worker {worker} are damaged and were ignored: "
+                f"{len(batch.lines)} records of worker {worker} are damaged and were ignored: "
                 f"{error}"
             )
-            return
+            return False
         for record in records:
             slices.pause()
-            self.add(record)
+            self._add(record)
         self.flush()  # what is acknowledged outlives this process
-        self._context.send(Ack(batch.number), worker)
+        return True
 
     def recover(self, worker: str) -> int:
         """Add the undelivered records of a process to the records. Returns their number. The event
@@ -78,7 +90,7 @@ class RecordsFromWorkers:
         slices = WorkSlices(self._context.time.monotonic)
         for records in self._workers.recover(worker):
             for record in records:
-                self.add(record)
+                self._add(record)
             recovered += len(records)
             slices.pause()
         self.flush()

@@ -27,6 +27,7 @@ from locust_llm.records.failure_kinds import (
 )
 from locust_llm.records.journal import lock_file
 from locust_llm.records.outcomes import CANCELLED, OK, RETRIED
+from locust_llm.records.profile_export_jsonl import EncodedRecord
 from locust_llm.records.record import Record
 from locust_llm.records.record_writer import RecordWriter, remove_records
 from locust_llm.records.report_result import ReportResult
@@ -213,9 +214,10 @@ class RunStore:
 
     # -- records and notes -------------------------------------------------------------------------
 
-    def write(self, record: Record, *, gated: bool) -> bool:
+    def write(self, encoded: EncodedRecord, *, gated: bool) -> bool:
         """Write a record to the disk before anything else. False: another attempt follows it."""
-        self._file.write(record)
+        self._file.write(encoded)
+        record = encoded.record
         if record.sent_at is not None:
             sent_at = record.sent_unix_s
             self._first_sent_at = min(sent_at, self._first_sent_at or sent_at)

@@ -12,7 +12,7 @@ import msgspec
 
 from locust_llm.records.outcomes import OK, RETRIED
 from locust_llm.records.phase_plan import WARMUP
-from locust_llm.records.record import Record
+from locust_llm.records.profile_export_jsonl import EncodedRecord, encode_record
 from locust_llm.records.record_writer import RecordWriter, remove_records
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import (
@@ -222,9 +222,10 @@ class StageRunner:
             measured_s = share_s - max(grown, 1.0) * (before.whole_s - before.measured_s)
         return max(measured_s, LEAST_SHARE * share_s, LEAST_S)
 
-    def add_record(self, record: Record) -> Record:
+    def add_record(self, encoded: EncodedRecord) -> EncodedRecord:
         """A record of this stage with the phase in which it counts. A record from the first or the
         last wave counts as warmup."""
+        record = encoded.record
         if self._stretch is not None and record.outcome != RETRIED:
             offset_s = record.clock_offset_s
             measured = self._stretch.ended(
@@ -234,10 +235,10 @@ class StageRunner:
                 ok=record.outcome == OK,
             )
             if not measured:
-                record = msgspec.structs.replace(record, phase=WARMUP)
+                encoded = encode_record(msgspec.structs.replace(record, phase=WARMUP))
         assert self._file is not None
-        self._file.write(record)
-        return record
+        self._file.write(encoded)
+        return encoded
 
     def look(self, now: float, inside: int, due: int) -> bool:
         """``inside``: requests that are due and not over; ``due``: arrivals so far. True: the stage

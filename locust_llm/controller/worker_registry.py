@@ -15,6 +15,7 @@ import msgspec
 import zmq
 
 from locust_llm.records.journal import JOURNALS, read_journal_counts, read_journal_frames
+from locust_llm.records.profile_export_jsonl import EncodedRecord
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.text.format import format_count, format_duration
@@ -174,14 +175,14 @@ class WorkerRegistry:
             self._members[name].out[phase] -= count
         return name in self._members or name not in self.names
 
-    def take(self, name: str, batch: Records) -> list[Record]:
+    def take(self, name: str, batch: Records) -> list[EncodedRecord]:
         """The new records of a batch."""
         return self._count(name, self.inbox.take(name, list_record_frames(batch)))
 
-    def _count(self, name: str, records: list[Record]) -> list[Record]:
+    def _count(self, name: str, records: list[EncodedRecord]) -> list[EncodedRecord]:
         if name in self._members:
             self._members[name].recorded += sum(
-                record.admitted_at is not None for record in records
+                record.admitted_at is not None for record, _ in records
             )
         return records
 
@@ -227,7 +228,7 @@ class WorkerRegistry:
         for worker in self._members.values():
             worker.seen_at += held_s
 
-    def recover(self, name: str) -> Iterator[list[Record]]:
+    def recover(self, name: str) -> Iterator[list[EncodedRecord]]:
         """The undelivered records of a process, as far as its disk can be read here. They come one
         at a time, with nothing in place of a delivered one, so that the caller can pause."""
         path = self._folder / JOURNALS / name

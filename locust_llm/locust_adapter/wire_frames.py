@@ -27,7 +27,7 @@ from locust_llm.wire.worker_messages import TO_CONTROL, TO_SENDER
 logger = logging.getLogger("locust_llm")
 
 MAX_FRAME_BYTES: Final = 1 << 26
-"""The largest frame to a master: eight times the longest record. ZeroMQ closes a connection with a
+"""The largest frame to a master: twice the longest record. ZeroMQ closes a connection with a
 larger one."""
 MAX_ITEMS: Final = 1 << 17
 """The most items of a list or a table in Locust's own messages."""

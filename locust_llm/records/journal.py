@@ -1,4 +1,4 @@
-"""Journal: a worker's packed records on the disk, until the master has them; and the lock on a
+"""Journal: the lines of a worker's records on the disk, until the master has them; and the lock on a
 run's records."""
 
 import fcntl
@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from locust_llm.files.regular_file import open_regular
 
-from .record import MAX_PACKED_BYTES, Record, unpack_record
+from .profile_export_jsonl import MAX_RECORD_BYTES, decode_record
+from .record import Record
 
 JOURNALS: Final = "journal"
 """The name of the folder of journals, in the folder of a run."""
@@ -37,8 +38,8 @@ class Journal:
             self._counts = admitted, begun, ended
             os.pwrite(self._file, _COUNTS.pack(admitted, begun, ended), 0)
 
-    def add(self, serial: int, packed: bytes) -> None:
-        frame = _FRAME_HEAD.pack(serial, len(packed)) + packed
+    def add(self, serial: int, line: bytes) -> None:
+        frame = _FRAME_HEAD.pack(serial, len(line)) + line
         if os.pwrite(self._file, frame, self._end) < len(frame):
             raise OSError("no space left for a record")
         self._end += len(frame)
@@ -81,7 +82,7 @@ def read_journal_counts(path: Path) -> JournalCounts | None:
 
 
 def read_journal_frames(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(serial, packed record) of each whole record that a journal holds when it is opened.
+    """(serial, line) of each whole record that a journal holds when it is opened.
 
     They come one at a time: a worker that was cut off for hours has written more than should lie in
     memory.
@@ -92,12 +93,12 @@ def read_journal_frames(path: Path) -> Iterator[tuple[int, bytes]]:
         while len(head := file.read(_FRAME_HEAD.size)) == _FRAME_HEAD.size:
             serial, length = _FRAME_HEAD.unpack(head)
             at += _FRAME_HEAD.size + length
-            if not length or length > MAX_PACKED_BYTES or at > end:
+            if not length or length > MAX_RECORD_BYTES or at > end:
                 return
-            packed = file.read(length)
-            if len(packed) < length:
+            line = file.read(length)
+            if len(line) < length:
                 return
-            yield serial, packed
+            yield serial, line
 
 
 def lock_file(path: Path) -> int | None:
@@ -138,9 +139,9 @@ def is_locked(path: Path) -> bool:
 def read_journal_records(path: Path) -> Iterator[Record]:
     """The records of a journal up to the first invalid one: a machine that stopped may have written
     half of it."""
-    for _, packed in read_journal_frames(path):
+    for _, line in read_journal_frames(path):
         try:
-            record = unpack_record(packed)
+            record, _ = decode_record(line)
         except ValueError:
             return
         yield record

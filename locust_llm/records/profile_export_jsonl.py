@@ -1,5 +1,9 @@
 """Record lines: profile_export.jsonl has a record on each line, with AIPerf's fields (0.13) for its
-readers, and all of ours. The file is read, sampled, searched and extended here."""
+readers, and all of ours. The file is read, sampled, searched and extended here.
+
+A record becomes its line in the process that made it. The line goes to the worker's journal, to the
+master and into the file as it is; only where a controller changes a record is it written anew.
+"""
 
 import math
 import os
@@ -8,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final, NamedTuple, Self
 
 import msgspec
 
 from locust_llm.files.regular_file import open_regular
 
 from .outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
-from .record import Record
+from .record import MOST_CHUNKS, Record
 from .record_parts import LINES, WHOLE, RecordPart, list_record_parts, stand_alone
 from .run_facts import RECORDS
 
@@ -82,6 +86,18 @@ def format_record_line(record: Record) -> bytes:
         return format_record_line(_encodable(record))
 
 
+class EncodedRecord(NamedTuple):
+    """A record and its line."""
+
+    record: Record
+    line: bytes
+
+
+def encode_record(record: Record) -> EncodedRecord:
+    """The record with its line."""
+    return EncodedRecord(record, format_record_line(record))
+
+
 _BEGIN: Final = b'{"metadata":'
 _KEY: Final = b',"record":{'
 _decode_record = msgspec.json.Decoder(Record).decode
@@ -116,6 +132,28 @@ def parse_record_line(data: bytes) -> Record:
     if at >= 0 and (data[at - 4 : at] == b"null") != (record.outcome == OK):
         raise ValueError(f"its outcome {record.outcome!r} and its error contradict each other")
     return record
+
+
+MAX_RECORD_BYTES: Final = 1 << 25
+"""The longest line that a worker may send: twice the line of an answer with ``MOST_CHUNKS``, all
+merged and counted."""
+
+
+def decode_record(line: bytes) -> EncodedRecord:
+    """The record of a line that another process has encoded. Raises ValueError for bytes that are
+    not one line with one record."""
+    if len(line) > MAX_RECORD_BYTES:
+        raise ValueError("longer than a record may be")
+    if b"\n" in line or line.count(_KEY) != 1 or line.rfind(_BEGIN) != 0:
+        raise ValueError("not a line with one record")
+    line.decode()
+    try:
+        record = _decode(line).record
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    if len(record.chunk_us) > 2 * MOST_CHUNKS:  # the last read may bring more
+        raise ValueError("more chunks than a response may have")
+    return EncodedRecord(record, line)
 
 
 def parse_trusted_line(data: bytes) -> Record:

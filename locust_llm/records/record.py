@@ -8,8 +8,6 @@ stepped wall clock moves no duration. Chunk stamps are whole microseconds after 
 the same whether it was written locally or came from a worker.
 """
 
-from array import array
-from struct import Struct
 from typing import Annotated, Final
 
 import msgspec
@@ -27,8 +25,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 TokensOfChunk = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 MOST_CHUNKS: Final = 2**18
-"""The most chunks of an answer, more than any model writes. A process packs, unpacks or writes a
-record of so many in 0.05 s."""
+"""The most chunks of an answer, more than any model writes. A process writes or reads a record of so
+many in 0.1 s."""
 
 DRAFTS: Final = ("draft_steps", "drafted_tokens", "accepted_tokens")
 """Fields of speculative decoding."""
@@ -279,51 +277,3 @@ class Record(RequestLatency, msgspec.Struct, frozen=True, kw_only=True, omit_def
             return None
         chunks = len(self.chunk_us) - self._first
         return (self.output_tokens - self.hidden_tokens - (self.finish_reason == "stop")) / chunks
-
-
-# -- packed: as it goes to the master, and into a journal ------------------------------------------
-
-_HEAD: Final = Struct("<IB")
-"""The head of a packed record: the length of its fields, and the type of its stamps. The fields
-follow as msgpack without the stamps, and then the stamps, 4 bytes each."""
-_TYPES: Final = b"IQ"
-"""The types of the stamps: 4 bytes for up to 71 minutes in microseconds, 8 bytes for any length."""
-MAX_FIELDS_BYTES: Final = 1 << 24
-"""The most bytes of the fields: twice the fields of an answer with ``MOST_CHUNKS``, all merged and
-counted."""
-MAX_PACKED_BYTES: Final = _HEAD.size + MAX_FIELDS_BYTES + 2 * MOST_CHUNKS * array("Q").itemsize
-_pack_fields: Final = msgspec.msgpack.Encoder().encode
-_unpack_fields: Final = msgspec.msgpack.Decoder(Record).decode
-
-
-def pack_record(record: Record) -> bytes:
-    """Pack a record for ``unpack_record``."""
-    try:
-        stamps = array("I", record.chunk_us)
-    except OverflowError:
-        stamps = array("Q", record.chunk_us)
-    fields = _pack_fields(msgspec.structs.replace(record, chunk_us=()))
-    return _HEAD.pack(len(fields), ord(stamps.typecode)) + fields + stamps.tobytes()
-
-
-def unpack_record(packed: bytes) -> Record:
-    """Raises ValueError for bytes that are no record."""
-    if len(packed) < _HEAD.size:
-        raise ValueError("cut short")
-    length, kind = _HEAD.unpack_from(packed)
-    at = _HEAD.size + length
-    if kind not in _TYPES or at > len(packed):
-        raise ValueError("not a packed record")
-    stamps = array(chr(kind))
-    if (
-        length > MAX_FIELDS_BYTES or len(packed) - at > 2 * MOST_CHUNKS * stamps.itemsize
-    ):  # the last read may bring more
-        raise ValueError("more chunks than a response may have")
-    try:
-        record = _unpack_fields(packed[_HEAD.size : at])
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if at < len(packed):
-        stamps.frombytes(packed[at:])
-        msgspec.structs.force_setattr(record, "chunk_us", tuple(stamps))  # nobody else has it yet
-    return record

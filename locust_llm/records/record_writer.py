@@ -13,8 +13,7 @@ from pathlib import Path
 
 from locust_llm.files.buffered_file import BufferedFile
 
-from .profile_export_jsonl import format_record_line
-from .record import Record
+from .profile_export_jsonl import EncodedRecord
 from .record_parts import LINES, PARTS, WaitingRows, name_part, write_part
 from .run_facts import RECORDS
 
@@ -58,9 +57,9 @@ class RecordWriter:
         """No record was written."""
         return not self._end
 
-    def write(self, record: Record) -> None:
+    def write(self, encoded: EncodedRecord) -> None:
         """Never raises for the disk: what it does not take waits."""
-        line = format_record_line(record)
+        record, line = encoded
         self._lines.write(line)
         self._end += len(line) + 1
         if not self.without_parts:

@@ -165,8 +165,8 @@ class Records(ControlMessage, frozen=True):
 
     number: int
     """The serial number of the first record."""
-    packed: list[bytes]
-    """The packed records: see pack_record in records/record.py."""
+    lines: list[bytes]
+    """The lines of the records: see records/profile_export_jsonl.py."""
 
 
 class BeginFailed(ControlMessage, frozen=True):

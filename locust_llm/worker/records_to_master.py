@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from locust_llm.records.journal import Journal
-from locust_llm.records.record import Record, pack_record, unpack_record
+from locust_llm.records.profile_export_jsonl import decode_record, format_record_line
+from locust_llm.records.record import Record
 from locust_llm.wire.worker_messages import Records
 
 logger = logging.getLogger("locust_llm")
@@ -38,19 +39,19 @@ class RecordOutbox:
         self.journal = journal
         self.kept: Path | None = None
         """The place of records that were not delivered."""
-        self._packed: list[bytes] = []
-        self._packed_bytes = 0
+        self._lines: list[bytes] = []
+        self._line_bytes = 0
         self._serial = 0
         self._unacknowledged: dict[int, tuple[float, Records]] = {}
 
     def add(self, record: Record) -> None:
-        packed = pack_record(record)
-        self._packed.append(packed)
-        self._packed_bytes += len(packed)
+        line = format_record_line(record)
+        self._lines.append(line)
+        self._line_bytes += len(line)
         self._serial += 1
         if self.journal is not None:
-            self._journaled(self.journal.add, self._serial, packed)
-        if len(self._packed) >= BATCH_RECORDS or self._packed_bytes >= BATCH_BYTES:
+            self._journaled(self.journal.add, self._serial, line)
+        if len(self._lines) >= BATCH_RECORDS or self._line_bytes >= BATCH_BYTES:
             self.flush()
 
     def count(self, admitted: int, begun: int, ended: int) -> None:
@@ -78,17 +79,24 @@ class RecordOutbox:
 
     def flush(self) -> None:
         """Send the waiting records, and send again what was not acknowledged in time."""
-        now = self._clock()
-        if self._packed:
-            first = self._serial - len(self._packed) + 1
-            batch = Records(first, self._packed)
-            self._packed, self._packed_bytes = [], 0
-            self._unacknowledged[first] = (now, batch)
+        if (batch := self.take_batch()) is not None:
             self._send(batch)
+
+    def take_batch(self) -> Records | None:
+        """The waiting records, which the caller sends. None: there are none. What was not
+        acknowledged in time is sent again."""
+        now = self._clock()
         for number, (sent_at, batch) in list(self._unacknowledged.items()):
             if now - sent_at > RESEND_AFTER_S:
                 self._unacknowledged[number] = (now, batch)
                 self._send(batch)
+        if not self._lines:
+            return None
+        first = self._serial - len(self._lines) + 1
+        batch = Records(first, self._lines)
+        self._lines, self._line_bytes = [], 0
+        self._unacknowledged[first] = (now, batch)
+        return batch
 
     def acknowledged(self, number: int) -> None:
         if (
@@ -105,13 +113,13 @@ class RecordOutbox:
     @property
     def waiting(self) -> int:
         """The number of records that the master may not have."""
-        return len(self._packed) + sum(
-            len(batch.packed) for _, batch in self._unacknowledged.values()
+        return len(self._lines) + sum(
+            len(batch.lines) for _, batch in self._unacknowledged.values()
         )
 
     def undelivered(self) -> list[Record]:
         """The records that the master may not have."""
-        packed = list[bytes]()
+        lines = list[bytes]()
         for _, (_, batch) in sorted(self._unacknowledged.items()):
-            packed += batch.packed
-        return list(map(unpack_record, [*packed, *self._packed]))
+            lines += batch.lines
+        return [decode_record(line).record for line in (*lines, *self._lines)]

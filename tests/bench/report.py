@@ -26,6 +26,7 @@ import numpy as np
 import psutil
 from tabulate import tabulate
 
+from locust_llm.records.profile_export_jsonl import encode_record
 from locust_llm.records.record import Record
 from locust_llm.records.record_parts import PARTS
 from locust_llm.records.record_writer import RecordWriter
@@ -143,7 +144,7 @@ def folders(both: Path, alone: Path, count: int) -> None:
     writers = RecordWriter(both, jsonl=True), RecordWriter(alone, jsonl=False)
     for record in records(count):
         for writer in writers:
-            writer.write(record)
+            writer.write(encode_record(record))
             writer.pack_rows()
     for writer in writers:
         writer.flush()

@@ -9,6 +9,7 @@ import pytest
 
 from locust_llm.controller.prefill_limit_sweep import ROUNDS, LimitSweep, make_limit_sweep
 from locust_llm.records.limit_blocks import LimitBlock
+from locust_llm.records.profile_export_jsonl import encode_record
 from locust_llm.records.record import Record
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.best_prefill_limit import SHORT_TTFT, Limit
@@ -41,7 +42,7 @@ def play(
     def clock() -> float:
         waiting.sort(key=lambda record: record.closed_at)
         while waiting and waiting[0].closed_at <= now:
-            sweep.add_record(waiting.pop(0))
+            sweep.add_record(encode_record(waiting.pop(0)))
         return now
 
     for at_s, name in sweep.arrivals(0.0, lambda _: steady(0.03), clock):
@@ -124,7 +125,7 @@ def test_a_block_has_as_many_arrivals_as_the_rate_asks_for() -> None:
     drawn = sweep.arrivals(0.0, lambda name: (i / (2 * RATE) for i in count(1)), lambda: now)
     for at_s, _ in drawn:
         now = at_s
-        sweep.add_record(answered(at_s, 0.2))
+        sweep.add_record(encode_record(answered(at_s, 0.2)))
         block = sweep.blocks[-1]
         counts[block] = counts.get(block, 0) + 1
         assert block.began_at < at_s < block.ended_at
@@ -175,9 +176,9 @@ def test_a_record_has_its_limit_and_round_where_it_counts() -> None:
     sweep = make_sweep()
     play(sweep, lambda limit: 0.4)
     block = next(block for block in sweep.blocks if block.round == 2 and block.limit is None)
-    counted = sweep.add_record(answered(block.settled_at + 0.1, 0.4))
+    counted = sweep.add_record(encode_record(answered(block.settled_at + 0.1, 0.4))).record
     assert (counted.arm, counted.pair, counted.phase) == ("none", 2, "profiling")
-    settling = sweep.add_record(answered(block.began_at + 0.1, 0.4))
+    settling = sweep.add_record(encode_record(answered(block.began_at + 0.1, 0.4))).record
     assert (settling.arm, settling.pair) == ("", 0)
 
 

@@ -26,8 +26,7 @@ from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.journal import Journal
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
-from locust_llm.records.profile_export_jsonl import RecordFile
-from locust_llm.records.record import pack_record
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.report_result import ReportResult, RuleAtLook
 from locust_llm.records.run_facts import (
     DecidedRule,
@@ -453,7 +452,7 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
     runner.what_was_sent()
     records = [answered(100, 120, id=f"r{number}", worker="a") for number in range(3)]
     first, second = (
-        Records(first, [pack_record(record) for record in some])
+        Records(first, [format_record_line(record) for record in some])
         for first, some in ((1, records[:2]), (3, records[2:]))
     )
     for batch in (second, first, first, second):
@@ -619,7 +618,7 @@ def test_a_worker_that_is_lost_in_the_warmup_takes_nothing_measured_with_it(
         turn()
     assert control.plan.phase == phase
     sent = [
-        pack_record(answered(100, id=f"r{n}", worker="a", phase=phase, admitted_at=10.0))
+        format_record_line(answered(100, id=f"r{n}", worker="a", phase=phase, admitted_at=10.0))
         for n in range(2)
     ]
     control.allocator.grant_requests("a")
@@ -664,7 +663,8 @@ def test_records_that_came_are_not_lost_whatever_became_of_their_acknowledgement
     """The worker has made four."""
     control = begun(Master("a"))
     made = {
-        n: pack_record(answered(100, id=f"r{n}", worker="a", admitted_at=10.0)) for n in range(1, 5)
+        n: format_record_line(answered(100, id=f"r{n}", worker="a", admitted_at=10.0))
+        for n in range(1, 5)
     }
     for number in came:
         for _ in range(2):  # one of them was sent again
@@ -691,7 +691,9 @@ def test_a_long_journal_does_not_hold_the_event_loop(begun: Any, how: str) -> No
     for number in range(1, 3001):
         journal.add(
             number,
-            pack_record(answered(*range(100, 500), id=f"r{number}", worker="a", admitted_at=10.0)),
+            format_record_line(
+                answered(*range(100, 500), id=f"r{number}", worker="a", admitted_at=10.0)
+            ),
         )
     journal.count(admitted=3001, begun=0, ended=0)
     with loop_watched() as held:
@@ -728,7 +730,7 @@ def test_a_run_does_not_end_before_a_long_journal_is_read(
     journal = Journal(control.folder / "journal" / "a")
     for number in (1, 2):
         journal.add(
-            number, pack_record(answered(100, id=f"r{number}", worker="a", admitted_at=10.0))
+            number, format_record_line(answered(100, id=f"r{number}", worker="a", admitted_at=10.0))
         )
     drain = gevent.spawn(control.drain)
     turn()
@@ -752,7 +754,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     granted = sum(message.count for message, _ in runner.sent if isinstance(message, Grant))
     assert granted == 3  # an eighth of 16, an eighth of 14
     journal = Journal(control.folder / "journal" / "a")
-    journal.add(1, pack_record(answered(100, id="made", worker="a", admitted_at=10.0)))
+    journal.add(1, format_record_line(answered(100, id="made", worker="a", admitted_at=10.0)))
     journal.count(admitted=2, begun=0, ended=0)  # and one is at the server
     runner.what_was_sent()
     del runner.clients["a"]

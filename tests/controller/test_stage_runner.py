@@ -11,7 +11,7 @@ from locust_llm.controller import stage_runner as module
 from locust_llm.controller.block_runner import BlockRunner
 from locust_llm.controller.report_process import ReportOutcome
 from locust_llm.controller.stage_runner import StageRunner, count_requests_needed
-from locust_llm.records.profile_export_jsonl import RecordFile
+from locust_llm.records.profile_export_jsonl import RecordFile, encode_record
 from locust_llm.records.report_result import MetricValue, ReportResult
 from locust_llm.records.run_facts import Run, Stage, read_run
 from locust_llm.settings.run_options import Settings
@@ -67,7 +67,7 @@ def test_what_is_sent_in_the_first_and_the_last_wave_is_warmup(
     phases = []
     at = 1000.0
     while True:
-        phases += [one.add_record(sent(at)).phase for _ in range(2)]
+        phases += [one.add_record(encode_record(sent(at))).record.phase for _ in range(2)]
         at += 1
         if one.look(at, 2, 0):
             break
@@ -130,7 +130,7 @@ def test_each_stage_gets_its_share_of_the_time_whatever_the_stages_come_to(
         at = began_at
         while not one.look(at, 2, 0):
             for _ in range(4):
-                one.add_record(sent(at))
+                one.add_record(encode_record(sent(at)))
             at += 0.25
         stage = one.stage()
         assert stage.measured_at is not None
@@ -257,7 +257,7 @@ def test_a_repeat_counts_from_its_first_request_to_its_last(
     tmp_path: Path, reports: list[Path]
 ) -> None:
     one = begun(Settings(repeats=2, request_count=5), tmp_path)
-    assert one.add_record(sent(1000.0)).phase == "profiling"
+    assert one.add_record(encode_record(sent(1000.0))).record.phase == "profiling"
     assert one.look(1100.0, 1, 0) is False
     one.stop(1200.0)
     assert one.stage() == Stage(
@@ -274,7 +274,7 @@ def test_arrivals_are_counted_over_what_is_measured(tmp_path: Path) -> None:
     while not one.look(at, 2, due):
         at, due = at + 1, due + 2
         for _ in range(2):
-            one.add_record(sent(at - 1))
+            one.add_record(encode_record(sent(at - 1)))
     assert one.stage().measured_at == 1001
     assert one.stage().ended_at == 1011
     assert one.due == (2, 22)
@@ -310,7 +310,7 @@ def test_blocks_as_short_as_a_request_are_warned_of_after_the_first_pair(
         at = 1000.0 + 12 * one.number
         one.begin(at)
         slow = took_s if one.block.arm == "candidate" else 1.0
-        one.add_record(sent(at + 3, slow))
+        one.add_record(encode_record(sent(at + 3, slow)))
         one.close(facts, report=True)
     found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     expected = (
@@ -327,7 +327,12 @@ def test_blocks_come_in_their_order_and_count_behind_the_washout(
     while one.next():
         at = 1000.0 + 12 * one.number
         one.begin(at)
-        counted.append([one.add_record(sent(at + late)).phase for late in (0.0, 1.9, 2.0, 9.9)])
+        counted.append(
+            [
+                one.add_record(encode_record(sent(at + late))).record.phase
+                for late in (0.0, 1.9, 2.0, 9.9)
+            ]
+        )
         one.stop(at + 10.2)
         one.close(facts, report=True)
     assert one.end == "all pairs are complete"

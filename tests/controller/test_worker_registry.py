@@ -11,7 +11,7 @@ from support.records import answered, failed
 from locust_llm.controller import worker_registry as module
 from locust_llm.controller.worker_registry import QUIET_S, WorkerLoss
 from locust_llm.records.journal import JOURNALS, Journal
-from locust_llm.records.record import pack_record
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.wire.worker_messages import GONE_S, Records
 
 
@@ -83,8 +83,8 @@ def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Pat
     records = [answered(100, id=f"r{n}", admitted_at=10.0) for n in range(3)] + [
         failed("refused", sent_at=None, id="x")
     ]
-    batch = Records(1, [pack_record(record) for record in records])
-    assert master.workers.take("a", batch) == records
+    batch = Records(1, [format_record_line(record) for record in records])
+    assert [taken.record for taken in master.workers.take("a", batch)] == records
     assert master.workers.take("a", batch) == []
     assert master.workers.back("a", "profiling", 4)
     member.admitted = 5  # two are at the server
@@ -123,10 +123,14 @@ def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> Non
     for name in "ab":
         journal = Journal(tmp_path / JOURNALS / name)
         for serial in (1, 2, 3):
-            journal.add(serial, pack_record(answered(100, id=f"{name}{serial}", admitted_at=10.0)))
+            journal.add(
+                serial, format_record_line(answered(100, id=f"{name}{serial}", admitted_at=10.0))
+            )
         journal.count(admitted=4, begun=6, ended=5)
-    master.workers.take("a", Records(2, [pack_record(answered(100, id="a2", admitted_at=10.0))]))
-    assert [[record.id for record in records] for records in master.workers.recover("a")] == [
+    master.workers.take(
+        "a", Records(2, [format_record_line(answered(100, id="a2", admitted_at=10.0))])
+    )
+    assert [[taken.record.id for taken in records] for records in master.workers.recover("a")] == [
         ["a1"],
         [],
         ["a3"],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.records import record_parts
-from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
+from locust_llm.records.profile_export_jsonl import RecordFile, encode_record, format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.record_parts import PARTS, RecordPart, list_record_parts
 from locust_llm.records.record_writer import RecordWriter, remove_records
@@ -32,7 +32,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def write(folder: Path, records: Sequence[Record], *, jsonl: bool) -> RecordWriter:
     writer = RecordWriter(folder, jsonl=jsonl)
     for record in records:
-        writer.write(record)
+        writer.write(encode_record(record))
         writer.pack_rows()
     assert writer.flush()
     return writer
@@ -100,12 +100,12 @@ def test_since_begins_within_a_part(tmp_path: Path) -> None:
 def test_records_may_come_while_a_part_is_written(tmp_path: Path, jsonl: bool) -> None:
     writer = RecordWriter(tmp_path, jsonl=jsonl)
     for record in WRITTEN[:10]:
-        writer.write(record)
+        writer.write(encode_record(record))
     rest = iter(WRITTEN[10:])
 
     def go_on() -> None:
         for record in rest:
-            writer.write(record)
+            writer.write(encode_record(record))
             writer.pack_rows()  # one at a time
             break
 

@@ -13,7 +13,7 @@ from support.random_records import random_records
 from support.records import answered, failed
 
 from locust_llm.records import record_parts
-from locust_llm.records.profile_export_jsonl import UnreadLines
+from locust_llm.records.profile_export_jsonl import UnreadLines, encode_record
 from locust_llm.records.record import Record
 from locust_llm.records.record_parts import PARTS, RecordPart, name_part
 from locust_llm.records.record_writer import RecordWriter
@@ -28,7 +28,7 @@ def write(folder: Path, records: Iterable[Record], rows: int, *, jsonl: bool = T
     """The records with a part for each so many rows. The last ones are only lines."""
     writer = RecordWriter(folder, jsonl=jsonl)
     for count, record in enumerate(records, 1):
-        writer.write(record)
+        writer.write(encode_record(record))
         if count % rows == 0:
             writer.pack_rows()
     writer.flush()

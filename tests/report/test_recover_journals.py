@@ -12,7 +12,7 @@ from support.records import a_run, answered
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
 from locust_llm.records.profile_export_jsonl import format_record_line
-from locust_llm.records.record import Record, pack_record
+from locust_llm.records.record import Record
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.report.recover_journals import KILLED, add_journaled
 from locust_llm.report.report_command import run_report_command
@@ -26,7 +26,7 @@ def journal(folder: Path, worker: str, numbers: range, admitted: int, half: byte
     its = Journal(folder / JOURNALS / worker)
     its.count(admitted, 0, 0)
     for number in numbers:
-        its.add(number + 1, pack_record(record(number, worker)))
+        its.add(number + 1, format_record_line(record(number, worker)))
     its.close(keep=True)
     with its.path.open("ab") as file:
         file.write(half)
@@ -109,7 +109,7 @@ def test_large_journals_are_not_in_memory_at_once(tmp_path: Path) -> None:
         its = Journal(tmp_path / JOURNALS / worker)
         for number in range(30):
             large = answered(*range(100, 20_100), id=f"{worker}-{number}", worker=worker, stage=1)
-            its.add(number + 1, pack_record(large))
+            its.add(number + 1, format_record_line(large))
         its.close(keep=True)
     stage = tmp_path / "stages" / "1"
     stage.mkdir(parents=True)

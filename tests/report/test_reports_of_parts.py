@@ -13,6 +13,7 @@ from support.records import a_run, answered, failed
 from locust_llm.lab.interop.measured_requests import measure_run
 from locust_llm.records import record_parts
 from locust_llm.records.outcomes import RETRIED
+from locust_llm.records.profile_export_jsonl import encode_record
 from locust_llm.records.record import Record
 from locust_llm.records.record_parts import PARTS
 from locust_llm.records.record_writer import RecordWriter
@@ -36,7 +37,7 @@ def make(folder: Path, records: Sequence[Record], *, jsonl: bool, parts: bool) -
     folder.mkdir()
     writer = RecordWriter(folder, jsonl=jsonl)
     for record in records:
-        writer.write(record)
+        writer.write(encode_record(record))
         if parts:
             writer.pack_rows()
     writer.flush()

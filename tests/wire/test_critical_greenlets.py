@@ -17,7 +17,7 @@ from support.records import answered
 from locust_llm.controller import messages_from_workers
 from locust_llm.locust_adapter.ports import PORT, set_master_port
 from locust_llm.records.journal import JOURNALS, Journal
-from locust_llm.records.record import pack_record
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.wire.critical_greenlets import spawn_critical
 
 
@@ -40,7 +40,7 @@ def test_a_journal_gives_its_records_up_to_the_first_that_is_none(tmp_path: Path
     master = Master(tmp_path, "a")
     (tmp_path / JOURNALS).mkdir(exist_ok=True)
     journal = Journal(tmp_path / JOURNALS / "a")
-    packed = pack_record(answered(1.0))
+    packed = format_record_line(answered(1.0))
     journal.add(1, packed)
     journal.add(2, bytes(len(packed)))
     journal.add(3, packed)

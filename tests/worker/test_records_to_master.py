@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.controller.record_inbox import RecordInbox, list_record_frames
+from locust_llm.locust_adapter.wire_frames import MAX_FRAME_BYTES
 from locust_llm.records import journal as journals
 from locust_llm.records.journal import (
     Journal,
@@ -19,7 +20,14 @@ from locust_llm.records.journal import (
     read_journal_records,
 )
 from locust_llm.records.outcomes import FAILURES, OK
-from locust_llm.records.record import MOST_CHUNKS, Record, pack_record, unpack_record
+from locust_llm.records.profile_export_jsonl import (
+    MAX_RECORD_BYTES,
+    EncodedRecord,
+    decode_record,
+    encode_record,
+    format_record_line,
+)
+from locust_llm.records.record import MOST_CHUNKS, Record
 from locust_llm.wire import worker_messages
 from locust_llm.wire.worker_messages import Records, unpack_to_control
 from locust_llm.worker.records_to_master import BATCH_RECORDS, RESEND_AFTER_S, RecordOutbox
@@ -29,6 +37,11 @@ def record(number: int) -> Record:
     return Record(
         id=f"r{number}", clock_offset_s=0.0, due_at=0.0, asked_at=0.0, closed_at=float(number)
     )
+
+
+def encoded(*numbers: int) -> list[EncodedRecord]:
+    """The records with these numbers, as a master takes them."""
+    return [encode_record(record(number)) for number in numbers]
 
 
 class Wire:
@@ -41,11 +54,11 @@ class Wire:
 
 
 def test_a_batch_of_many_bytes_leaves_at_once() -> None:
-    """Of records with a million bytes of stamps each."""
+    """A record of 100,000 equal stamps has 800,000 bytes: 2 of a stamp, 4 of a gap, 2 commas."""
     wire = Wire()
     for number in range(4):
-        wire.outbox.add(msgspec.structs.replace(record(number), chunk_us=tuple(range(150_000))))
-    assert [len(batch.packed) for batch in wire.sent] == [2, 2]
+        wire.outbox.add(msgspec.structs.replace(record(number), chunk_us=(0,) * 100_000))
+    assert [len(batch.lines) for batch in wire.sent] == [2, 2]
     assert wire.outbox.waiting == 4
 
 
@@ -53,11 +66,11 @@ def test_a_full_batch_leaves_at_once_and_a_part_of_one_with_the_next_flush() -> 
     wire, inbox = Wire(), RecordInbox()
     for number in range(BATCH_RECORDS + 3):
         wire.outbox.add(record(number))
-    assert [len(batch.packed) for batch in wire.sent] == [BATCH_RECORDS]
+    assert [len(batch.lines) for batch in wire.sent] == [BATCH_RECORDS]
     wire.outbox.flush()
-    assert [len(batch.packed) for batch in wire.sent] == [BATCH_RECORDS, 3]
+    assert [len(batch.lines) for batch in wire.sent] == [BATCH_RECORDS, 3]
     got = [got for batch in wire.sent for got in inbox.take("w", list_record_frames(batch))]
-    assert got == [record(number) for number in range(BATCH_RECORDS + 3)]
+    assert got == encoded(*range(BATCH_RECORDS + 3))
 
 
 def test_only_what_was_not_acknowledged_in_time_is_sent_again() -> None:
@@ -108,8 +121,8 @@ def test_the_numbers_of_two_workers_are_not_mixed_up() -> None:
         wire.outbox.add(record(number))
         wire.outbox.flush()
     assert [inbox.take(name, list_record_frames(wire.sent[0])) for name, wire in wires.items()] == [
-        [record(0)],
-        [record(1)],
+        encoded(0),
+        encoded(1),
     ]
     assert inbox.take("a", list_record_frames(wires["a"].sent[0])) == []
 
@@ -119,32 +132,68 @@ def test_a_damaged_batch_is_refused_and_may_come_again() -> None:
     for number in range(2):
         wire.outbox.add(record(number))
     wire.outbox.flush()
-    first, second = wire.sent[0].packed
+    first, second = wire.sent[0].lines
     for broken in (second[:-1], second[:3], b"", second[:4] + b"x" + second[5:]):
-        with pytest.raises(ValueError):  # noqa: PT011  one of struct, array or msgspec
+        with pytest.raises(ValueError):  # noqa: PT011  of msgspec, too
             inbox.take("w", [(1, first), (2, broken)])
-    assert inbox.take("w", list_record_frames(wire.sent[0])) == [record(0), record(1)]
+    assert inbox.take("w", list_record_frames(wire.sent[0])) == encoded(0, 1)
 
 
-def test_a_chunk_stamp_takes_four_bytes_where_that_is_enough() -> None:
-    def size(*chunk_us: int) -> int:
-        return len(pack_record(msgspec.structs.replace(record(0), chunk_us=chunk_us)))
+LINE = format_record_line(record(0))
 
-    assert size(*range(100)) - size() == 400
-    assert size(*range(99), 2**32 - 1) - size() == 400
-    assert size(*range(99), 2**32) - size() == 800  # beyond 71 minutes
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (LINE + b"\n", "not a line with one record"),
+        (LINE + b"\n" + LINE, "not a line with one record"),
+        (LINE + LINE, "not a line with one record"),
+        (b" " + LINE, "not a line with one record"),
+        (LINE + b" {}", "malformed"),
+        (LINE[:-1], "truncated"),
+        (LINE.replace(b'"unit":"ms"', b'"unit":ms'), "malformed"),
+        (LINE.replace(b'"r0"', b'"r\xff"'), "utf-8"),
+        (LINE.replace(b'"closed_at":0.0', b'"closed_at":1e12'), "<= 100000000000"),
+        (LINE.replace(b'"closed_at":0.0', b'"closed_at":NaN'), "malformed"),
+        (LINE.replace(b'"closed_at":0.0', b'"closed_at":1e999'), "Number out of range"),
+        (LINE.replace(b'"metrics":{', b'"metrics":{"x":' + b"[" * 99_999), "nested too deeply"),
+        (LINE.replace(b',"record":{', b',"record":{"x":{"y":1,"record":{}},'), "not a line with one"),
+        (b'{"metadata":{},"metrics":{},"error":null}', "not a line with one record"),
+        (b'{"metadata":"' + b"x" * MAX_RECORD_BYTES, "longer than a record may be"),
+    ],
+)  # fmt: skip
+def test_the_master_takes_nothing_but_a_line_with_one_record(line: bytes, why: str) -> None:
+    """Whoever can reach its port may send anything, and the file must stay one that can be read."""
+    with pytest.raises(ValueError, match=why):
+        decode_record(line)
+    assert decode_record(LINE) == EncodedRecord(record(0), LINE)
 
 
 def test_a_record_of_more_chunks_than_an_answer_may_have_is_none() -> None:
     """A master that unpacked three million would stand still for half a second."""
     most = msgspec.structs.replace(record(0), chunk_us=(0,) * (2 * MOST_CHUNKS))
-    assert unpack_record(pack_record(most)) == most
-    for longer in (
-        msgspec.structs.replace(most, chunk_us=(*most.chunk_us, 1)),
-        msgspec.structs.replace(record(0), merged=((2**31, 2**31),) * 2_000_000),
-    ):
-        with pytest.raises(ValueError, match="more chunks than a response may have"):
-            unpack_record(pack_record(longer))
+    assert decode_record(format_record_line(most)).record == most
+    longer = msgspec.structs.replace(most, chunk_us=(*most.chunk_us, 1))
+    with pytest.raises(ValueError, match="more chunks than a response may have"):
+        decode_record(format_record_line(longer))
+    merged = msgspec.structs.replace(record(0), merged=((2**31, 2**31),) * 2_000_000)
+    with pytest.raises(ValueError, match="longer than a record may be"):
+        decode_record(format_record_line(merged))
+
+
+def test_the_longest_answer_fits_into_a_message() -> None:
+    """Each chunk merged and counted, after an hour, and of another number of tokens than its
+    neighbours."""
+    us = tuple(range(3_600_000_000, 3_600_000_000 + 13 * MOST_CHUNKS, 13))
+    longest = msgspec.structs.replace(
+        record(0),
+        sent_at=0.0,
+        chunk_us=us,
+        merged=tuple((index, before) for index, before in enumerate(us)),
+        chunk_tokens=((100, 1), (101, 1)) * (MOST_CHUNKS // 2),
+    )
+    assert decode_record(format_record_line(longest)).record == longest
+    assert 2 * MAX_RECORD_BYTES <= MAX_FRAME_BYTES
 
 
 # -- on the worker's own disk ----------------------------------------------------------------------
@@ -161,15 +210,10 @@ def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_t
             wire.outbox.flush()
     wire.outbox.count(9, 4, 3)
     _, second = wire.sent
-    assert inbox.take("w", list_record_frames(second)) == [record(2), record(3)]
+    assert inbox.take("w", list_record_frames(second)) == encoded(2, 3)
     path = tmp_path / "run" / "w"  # the process is killed here
     assert read_journal_counts(path) == (9, 4, 3)
-    assert inbox.take("w", read_journal_frames(path)) == [
-        record(0),
-        record(1),
-        record(4),
-        record(5),
-    ]
+    assert inbox.take("w", read_journal_frames(path)) == encoded(0, 1, 4, 5)
     assert (
         inbox.take("w", read_journal_frames(path))
         == inbox.take("w", list_record_frames(wire.sent[0]))
@@ -206,13 +250,13 @@ def test_a_journal_does_not_grow_without_end(
         wire.outbox.acknowledged(number + 1)
     assert path.stat().st_size < 1200
     wire.outbox.add(record(50))
-    assert [*read_journal_frames(path)][-1] == (51, pack_record(record(50)))
+    assert [*read_journal_frames(path)][-1] == (51, format_record_line(record(50)))
 
 
 def test_a_journal_that_ends_in_the_middle_of_a_record_gives_the_whole_ones(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "w")
     for serial in (1, 2):
-        journal.add(serial, pack_record(record(serial)))
+        journal.add(serial, format_record_line(record(serial)))
     data = (tmp_path / "w").read_bytes()
     first_ends = 24 + (len(data) - 24) // 2
     for length in range(len(data)):
@@ -227,10 +271,10 @@ def test_a_journal_is_read_as_far_as_it_was_there(tmp_path: Path) -> None:
     """A worker that was given up, and lives, may write on; and no length in it is believed."""
     journal = Journal(tmp_path / "w")
     for serial in (1, 2):
-        journal.add(serial, pack_record(record(serial)))
+        journal.add(serial, format_record_line(record(serial)))
     frames = read_journal_frames(tmp_path / "w")
     assert next(frames)[0] == 1
-    journal.add(3, pack_record(record(3)))
+    journal.add(3, format_record_line(record(3)))
     assert [serial for serial, _ in frames] == [2]
     with (tmp_path / "w").open("ab") as file:
         file.write(b"\4\0\0\0\xff\xff\xff\xff and much more")
@@ -250,7 +294,7 @@ def test_a_full_disk_ends_the_journal_and_nothing_else(
     wire.outbox.add(record(0))
     wire.outbox.count(1, 1, 1)
     wire.outbox.flush()
-    assert len(wire.sent[0].packed) == 1
+    assert len(wire.sent[0].lines) == 1
 
 
 STAMPS = st.floats(0, 2**36, allow_nan=False)
@@ -281,14 +325,14 @@ RECORDS = st.builds(
 
 @given(RECORDS)
 def test_a_record_is_the_same_after_the_trip(sent: Record) -> None:
-    """Packed as it is sent."""
     wire = Wire()
     wire.outbox.add(sent)
     wire.outbox.flush()
     _, batch, _ = unpack_to_control(worker_messages.pack_message(1, wire.sent[0]))
     assert isinstance(batch, Records)
-    (came,) = RecordInbox().take("w", list_record_frames(batch))
+    ((came, line),) = RecordInbox().take("w", list_record_frames(batch))
     assert came == sent
+    assert line == format_record_line(sent)  # what a single process writes
     assert [type(value) for value in msgspec.structs.astuple(came)] == [
         type(value) for value in msgspec.structs.astuple(sent)
     ]
@@ -347,4 +391,4 @@ def test_every_record_arrives_once_over_a_bad_wire(steps: list[tuple[str, int]])
         collect()
         while under_way:
             deliver(under_way.pop())
-    assert sorted(record.closed_at for record in came) == list(range(added))
+    assert sorted(taken.record.closed_at for taken in came) == list(range(added))
