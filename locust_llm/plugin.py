@@ -86,13 +86,13 @@ from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.web.prometheus_page import serve_metrics, serve_metrics_on
 from locust_llm.web.routes import attach_pages
 from locust_llm.wire.critical_greenlets import spawn_critical
-from locust_llm.wire.worker_messages import LOCAL, EndRun
+from locust_llm.wire.worker_messages import LOCAL, STATUS_S, EndRun
 from locust_llm.worker.worker_context import (
     WorkerContext,
     attach_worker_context,
     receive_from_control,
 )
-from locust_llm.worker.worker_process import STATUS_S, cut_open_requests, start_worker
+from locust_llm.worker.worker_process import cut_open_requests, start_worker
 
 from .exit_status import (
     ExitStatus,

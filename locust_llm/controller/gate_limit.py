@@ -108,10 +108,11 @@ class GateLimit:
         """A process reports on its gate."""
         self.shares.update(worker, status, self._time.monotonic())
 
-    def renew(self, worker: str, at: float) -> None:
+    def renew(self, worker: str, at: float, recorded: int = 0) -> None:
         """The answer to its status of that moment of its own clock: for so long it may use its
-        share."""
+        share. ``recorded``: see Renewal."""
         context = self._context
         now = self._time.monotonic() + measure_clock_offset_s()
         heard = context.heard_of(worker)
-        context.send(Renewal(self.shares.share(worker), at, now, heard), worker)
+        share, next_s = self.shares.share(worker), context.workers.status_s
+        context.send(Renewal(share, at, now, heard, recorded, next_s), worker)

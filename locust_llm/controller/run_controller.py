@@ -39,6 +39,7 @@ from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.wire.clock_sync import clock_id, measure_clock_offset_s
 from locust_llm.wire.worker_messages import (
+    Ack,
     Begin,
     Cut,
     EndRun,
@@ -225,7 +226,18 @@ class Controller:
         return self._workers.processes()
 
     def on_status(self, worker: str, status: Status) -> None:
-        """Take a process's status. If it asks for an answer, its lease is renewed."""
+        """Take a process's records, and then its status. If it asks for an answer, this acknowledges
+        the records and renews its lease."""
+        records = status.records
+        taken = records is not None and self.records.take_records(worker, records)
+        number = records.number if records is not None and taken else 0
+        self._note_status(worker, status)
+        if status.at is not None and self._workers.takes_part(worker):
+            self.phases.limit.renew(worker, status.at, number)
+        elif number:
+            self._send(Ack(number), worker)
+
+    def _note_status(self, worker: str, status: Status) -> None:
         self._failed(worker, status.failure)
         known = self._workers.seen(worker)
         if known is None:
@@ -255,8 +267,6 @@ class Controller:
             self._users.update(worker, status.unreserved)
         self.allocator.count_sessions(worker, status.sessions)
         self.on_gate_status(worker, status.gate)
-        if status.at is not None and self._workers.takes_part(worker):
-            self.phases.limit.renew(worker, status.at)
 
     def _shown(self, why: str) -> str:
         """The text of an exception as one line. It may quote an answer, or a header."""

@@ -19,13 +19,19 @@ from locust_llm.records.profile_export_jsonl import EncodedRecord
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.text.format import format_count, format_duration
-from locust_llm.wire.worker_messages import GONE_S, LOCAL, Records
+from locust_llm.wire.worker_messages import GONE_S, LOCAL, STATUS_S, Records
 
 from .record_inbox import RecordInbox, list_record_frames
 from .run_progress import ProcessState
 
 QUIET_S: Final = 1.0
 """A process that has been silent for longer gets no arrivals, and its connection is checked."""
+
+
+STATUSES_PER_S: Final = 2_000
+MAX_STATUS_S: Final = 0.5
+"""All processes together send so many statuses in a second, and each at least one in so long:
+within ``QUIET_S`` there are two."""
 
 
 class WorkerState:
@@ -101,6 +107,11 @@ class WorkerRegistry:
 
     def active(self) -> list[str]:
         return list(self._members)
+
+    @property
+    def status_s(self) -> float:
+        """The interval of a process's statuses."""
+        return min(max(STATUS_S, len(self._members) / STATUSES_PER_S), MAX_STATUS_S)
 
     def live(self) -> list[str]:
         """The active processes that sent something just now. It is all of them where none has: then

@@ -25,6 +25,8 @@ GONE_S: Final = 15.0
 HELD_S: Final = 2.0
 """A control that was held up for longer was stopped, or its machine was: the silence of others
 meanwhile means nothing."""
+STATUS_S: Final = 0.25
+"""The interval of statuses."""
 TO_CONTROL: Final = "llm_to_control"
 TO_SENDER: Final = "llm_to_sender"
 
@@ -97,8 +99,17 @@ class SessionsReturned(ReliableMessage, frozen=True):
     counts: SessionCounts
 
 
+class Records(ControlMessage, frozen=True):
+    """Finished requests, which the controller acknowledges."""
+
+    number: int
+    """The serial number of the first record."""
+    lines: list[bytes]
+    """The lines of the records: see records/profile_export_jsonl.py."""
+
+
 class Status(ControlMessage, frozen=True, kw_only=True):
-    """The status of a process, sent four times a second."""
+    """The status of a process, sent four times a second, and less often if there are many."""
 
     gate: GateStatus
     admitted: int = 0
@@ -133,6 +144,8 @@ class Status(ControlMessage, frozen=True, kw_only=True):
     in the controller's own process."""
     heard: int = 0
     """All that was posted to the process came, up to this number."""
+    records: Records | None = None
+    """The requests that have finished since the last status. The answer acknowledges them."""
 
 
 class StageHealth(ReliableMessage, frozen=True):
@@ -158,15 +171,6 @@ class AnswerFaultFound(ReliableMessage, frozen=True):
 
     line: bytes
     """A line of answer_faults.jsonl, without its newline."""
-
-
-class Records(ControlMessage, frozen=True):
-    """Finished requests, which the controller acknowledges."""
-
-    number: int
-    """The serial number of the first record."""
-    lines: list[bytes]
-    """The lines of the records: see records/profile_export_jsonl.py."""
 
 
 class BeginFailed(ControlMessage, frozen=True):
@@ -256,6 +260,10 @@ class Renewal(ControlMessage, frozen=True):
     """The time of the controller's clock."""
     heard: int = 0
     """All that the process posted came, up to this number."""
+    recorded: int = 0
+    """The status's records of this number are on the disk. 0: it had none."""
+    next_s: float = STATUS_S
+    """The time until the next status."""
 
 
 class Grant(ReliableMessage, frozen=True):
@@ -328,7 +336,7 @@ class Cut(ReliableMessage, frozen=True):
 
 
 class Ack(ControlMessage, frozen=True):
-    """These records are on the disk."""
+    """These records, which came without a status, are on the disk."""
 
     number: int
 

@@ -2,10 +2,13 @@
 again if not.
 
 Locust may drop a message without notice. So every record has a serial number, records leave in
-batches, and the master takes each once.
+batches, and the master takes each once. It takes messages in their order: a batch is lost when the
+master has answered a later message and not this one. Until then it may only be late, and a second
+copy would make it later.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +24,9 @@ logger = logging.getLogger("locust_llm")
 BATCH_RECORDS: Final = 200
 BATCH_BYTES: Final = 1 << 20
 """A larger batch leaves at once, as the master has other work between two batches."""
+MAX_UNDER_WAY: Final = 8
+"""The most batches without an acknowledgement. Further records wait here: a master that is behind
+would have to keep those of all workers."""
 RESEND_AFTER_S: Final = 3.0
 
 
@@ -43,6 +49,8 @@ class RecordOutbox:
         self._line_bytes = 0
         self._serial = 0
         self._unacknowledged: dict[int, tuple[float, Records]] = {}
+        self._answered_at = -math.inf
+        """When the last message that the master has answered was sent."""
 
     def add(self, record: Record) -> None:
         line = format_record_line(record)
@@ -78,32 +86,46 @@ class RecordOutbox:
             self.journal = None
 
     def flush(self) -> None:
-        """Send the waiting records, and send again what was not acknowledged in time."""
-        if (batch := self.take_batch()) is not None:
+        """Send the waiting records, and send again what was lost."""
+        self._send_lost()
+        while (batch := self.take_batch()) is not None:
             self._send(batch)
 
-    def take_batch(self) -> Records | None:
-        """The waiting records, which the caller sends. None: there are none. What was not
-        acknowledged in time is sent again."""
+    def _send_lost(self) -> None:
         now = self._clock()
         for number, (sent_at, batch) in list(self._unacknowledged.items()):
-            if now - sent_at > RESEND_AFTER_S:
+            if now - sent_at > RESEND_AFTER_S and sent_at < self._answered_at:
                 self._unacknowledged[number] = (now, batch)
                 self._send(batch)
-        if not self._lines:
+
+    def take_batch(self) -> Records | None:
+        """Waiting records, which the caller sends. None: there are none, or they must wait on."""
+        if not self._lines or len(self._unacknowledged) >= MAX_UNDER_WAY:
             return None
         first = self._serial - len(self._lines) + 1
-        batch = Records(first, self._lines)
-        self._lines, self._line_bytes = [], 0
-        self._unacknowledged[first] = (now, batch)
+        lines = list[bytes]()
+        taken_bytes = 0
+        for line in self._lines[:BATCH_RECORDS]:
+            if taken_bytes >= BATCH_BYTES:
+                break
+            lines.append(line)
+            taken_bytes += len(line)
+        del self._lines[: len(lines)]
+        self._line_bytes -= taken_bytes
+        batch = Records(first, lines)
+        self._unacknowledged[first] = (self._clock(), batch)
         return batch
 
+    def answered(self, at: float) -> None:
+        """The master has answered a message that was sent at this moment."""
+        self._answered_at = max(self._answered_at, at)
+
     def acknowledged(self, number: int) -> None:
-        if (
-            self._unacknowledged.pop(number, None) is not None
-            and self.journal is not None
-            and not self.waiting
-        ):
+        if number not in self._unacknowledged:
+            return
+        sent_at, _ = self._unacknowledged.pop(number)
+        self.answered(sent_at)
+        if self.journal is not None and not self.waiting:
             self.journal.delivered()
 
     @property

@@ -73,6 +73,7 @@ from locust_llm.wire.worker_messages import (
     FormLearnt,
     Grant,
     PhaseOver,
+    Records,
     Refused,
     ReleaseRequests,
     ReleaseSessions,
@@ -505,9 +506,11 @@ class WorkerContext:
         if self.permits.phase == phase and (left := self.permits.release_all(arrivals=True)):
             self.send(RequestsReturned(phase, left))
 
-    def status(self, *, users: int = 0, at: float | None = None) -> Status:
+    def status(
+        self, *, users: int = 0, at: float | None = None, records: Records | None = None
+    ) -> Status:
         """The status for the progress line and the controller. ``users`` are the users here. ``at``
-        is now (monotonic) if the status is answered."""
+        is now (monotonic) if the status is answered. ``records``: those that go with it."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
         from_due_s, self._ttfts_from_due_s = self._ttfts_from_due_s, []
         now = time.monotonic()
@@ -536,6 +539,7 @@ class WorkerContext:
             activity=self.activity,
             at=at,
             heard=self.incoming.heard,
+            records=records,
         )
 
     def close(self) -> None:
@@ -663,6 +667,7 @@ def _handle_message(sender: WorkerContext, message: ToSender) -> bool:
             sender.lease.renew(message)
         case Renewal():
             sender.renew(message)
+            return False  # the process has more to do with it
         case Grant():
             sender.permits.grant(message.phase, message.count)
         case StartSpread():

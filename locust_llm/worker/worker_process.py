@@ -32,12 +32,14 @@ from locust_llm.wire.handshake import make_hello
 from locust_llm.wire.worker_messages import (
     GONE_S,
     HELD_S,
+    STATUS_S,
     TO_CONTROL,
     Ack,
     Begin,
     Cut,
     EndRun,
     Refused,
+    Renewal,
     pack_message,
 )
 from locust_llm.worker.worker_context import receive_from_control
@@ -47,8 +49,9 @@ from .worker_context import WorkerContext, attach_worker_context
 
 logger = logging.getLogger("locust_llm")
 
-STATUS_S: Final = 0.25
-"""The interval of statuses."""
+BEHIND_S: Final = 0.75
+"""The longest interval of statuses to a master that is behind with its answers. After a second
+without one it takes a worker for silent."""
 AT_ONCE_S: Final = 0.005
 """The least interval of urgent statuses."""
 DELIVER_S: Final = 10.0
@@ -109,6 +112,10 @@ class _Worker:
         )
         self._folder = self._here = Path()
         """The run's folder on the master's machine, or its counterpart here."""
+        self._status_s = STATUS_S
+        """The interval of statuses, as the master has it."""
+        self._sent_at = self._answered_at = 0.0
+        """When the last status was sent, and when the last one that is answered was."""
         self._busy = False
         """A run is on, or its records are not all handed over."""
         self._leaves = False
@@ -118,6 +125,7 @@ class _Worker:
         """Begin a run. Its records are kept in its folder if that is on this machine, else in a
         folder of the same name."""
         self._busy = True
+        self._answered_at = self._sent_at
         self._folder = Path(order.folder)
         self._here = here = (
             self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
@@ -135,6 +143,10 @@ class _Worker:
     def receive(self, message: ControlMessage) -> None:
         """Handle a message of the master that is not for the sender."""
         match message:
+            case Renewal():
+                self._status_s, self._answered_at = message.next_s, message.at
+                self.outbox.acknowledged(message.recorded)
+                self.outbox.answered(message.at)
             case Ack():
                 self.outbox.acknowledged(message.number)
             case EndRun():
@@ -148,8 +160,8 @@ class _Worker:
                 gevent.spawn(self._runner.quit)
 
     def report(self) -> None:
-        """Send the status of this process in a greenlet: four times a second, and when others wait
-        for its share."""
+        """Send the status of this process in a greenlet, with the records since the last one: in its
+        interval, and when others wait for its share."""
         sender = self.sender
         due = time.monotonic()
         while True:
@@ -163,19 +175,27 @@ class _Worker:
             ):  # without a lease it asks for one at once: only a whole status does
                 sender.send(sender.lease.status())
             else:
-                due = now + STATUS_S
+                due = now + self._choose_interval_s()
                 if self._master not in (None, os.getppid()) and not self._busy:
                     logger.error("the master has ended: this worker ends")
                     gevent.spawn(interrupt_main)  # else Locust waits a minute for it
                     return
+                records = self.outbox.take_batch()
+                users, self._sent_at = self._runner.user_count, time.monotonic()
+                sender.send(sender.status(users=users, at=self._sent_at, records=records))
                 self.outbox.flush()
-                sender.send(sender.status(users=self._runner.user_count, at=time.monotonic()))
                 sender.give_back(self._runner.user_count)
                 if sender.epoch and not sender.closed and now - sender.answered_at > GONE_S:
                     # not guarded: there is nobody left to report to
                     gevent.spawn(self._go_on_alone)
                     return
             gevent.sleep(AT_ONCE_S)
+
+    def _choose_interval_s(self) -> float:
+        """The interval until the next status. A master that is behind gets fewer, with more in
+        each."""
+        behind_s = self._sent_at - self._answered_at if self._busy else 0.0
+        return min(max(self._status_s, behind_s), BEHIND_S)
 
     def fail(self, why: str) -> None:
         """The status cannot be sent any more: the controller ends the run."""

@@ -1,9 +1,10 @@
 """Master: measures its cost: ``python tests/bench/master.py``. Prints, asserts nothing.
 
 A real master, with the prefill gate on, and simulated workers: one process sends the messages of
-all of them: how they stand, their finished requests in batches, and Locust's heartbeats and
-statistics, each as often as a worker does. So it takes no more than two cores, and reports what a
+all of them: how they stand with their finished requests, from real outboxes, and Locust's heartbeats
+and statistics, each as often as a worker does. So it takes no more than two cores, and reports what a
 master with more workers than this machine has cores costs. A line for each number of ``--workers``.
+With ``--web`` the master also has the live page. At the end all records must be in the master's file.
 """
 
 import argparse
@@ -21,14 +22,16 @@ from locust.stats import RequestStats
 import psutil
 import zmq
 from load import CHAT
+from msgspec.structs import replace
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.locust_adapter.locust_tables import ROWS
 from locust_llm.records.control_message import ControlMessage as LlmMessage
-from locust_llm.records.record import Record, pack_record
+from locust_llm.records.record import Record
 from locust_llm.wire.handshake import make_hello
 from locust_llm.wire.worker_messages import (
+    STATUS_S,
     TO_CONTROL,
     TO_SENDER,
     Ack,
@@ -43,8 +46,8 @@ from locust_llm.wire.worker_messages import (
     unpack_to_worker,
 )
 from locust_llm.wire.worker_messages import pack_message as pack_message
-from locust_llm.worker.records_to_master import BATCH_RECORDS
-from locust_llm.worker.worker_process import STATUS_S
+from locust_llm.worker.records_to_master import RecordOutbox
+from locust_llm.worker.worker_process import BEHIND_S
 
 HEARTBEAT_S = 1.0
 STATS_S = 3.0
@@ -96,19 +99,17 @@ class Worker:
         self.socket.connect(f"tcp://127.0.0.1:{port}")
         self.hello = hello
         self.per_s = per_s
-        self.packed = pack_record(a_record(self.name, chunks))
-        self.epoch, self.share, self.sent, self.batches, self.acknowledged, self.heard = (
-            0,
-            -1,
-            0,
-            0,
-            0,
-            0,
-        )
+        self.record = a_record(self.name, chunks)
+        self.outbox = RecordOutbox(self.send_again)
+        self.status_s = STATUS_S
+        self.sent_at = self.answered_at = 0.0
+        self.epoch, self.share, self.sent, self.heard = 0, -1, 0, 0
         self.began_at: float | None = None
         self.heartbeat_at = self.status_at = time.monotonic() + STATUS_S * random.random()
         self.stats_at = self.status_at + STATS_S * random.random()
         self.over = False
+        self.resent = 0
+        """Batches that left without a status: such as were not acknowledged in time."""
         self.say("client_ready", "2.47.0")
 
     def say(self, kind: str, data: Any = None) -> None:
@@ -116,6 +117,10 @@ class Worker:
 
     def send(self, message: LlmMessage) -> None:
         self.say(TO_CONTROL, pack_message(self.epoch, message))
+
+    def send_again(self, batch: Records) -> None:
+        self.resent += 1
+        self.send(batch)
 
     def hear(self) -> None:
         while self.socket.poll(0):
@@ -147,8 +152,11 @@ class Worker:
                 self.share = message.number
             case Renewal():
                 self.share = message.share.number
+                self.status_s, self.answered_at = message.next_s, message.at
+                self.outbox.acknowledged(message.recorded)
+                self.outbox.answered(message.at)
             case Ack():
-                self.acknowledged += 1
+                self.outbox.acknowledged(message.number)
             case EndRun():
                 self.send(Ended())
 
@@ -160,22 +168,22 @@ class Worker:
             self.say("heartbeat", {"state": state, "current_cpu_usage": 1})
         if not self.epoch or self.began_at is None or now < self.status_at:
             return
-        self.status_at = now + STATUS_S
+        behind_s = self.sent_at - self.answered_at if self.sent_at else 0.0
+        self.status_at = now + min(max(self.status_s, behind_s), BEHIND_S)
+        self.sent_at = now
         if now >= self.stats_at:
             self.stats_at = now + STATS_S
             self.say("stats", stats)
+        for number in range(self.sent, int((now - self.began_at) * self.per_s)):
+            self.outbox.add(replace(self.record, id=f"{self.name}-{number}"))
+        self.sent = self.outbox.made
         self.send(Status(
             gate=GateStatus(used=1, waiting=3, number=self.share, waited_s=0.1), decoding=50,
             users=60,
-            admitted=self.sent, ttfts_s=[0.2] * int(self.per_s * STATUS_S), reads=self.sent * 50,
-            at=now,
-            heard=self.heard,
+            admitted=self.sent, ttfts_s=[0.2] * int(self.per_s * self.status_s),
+            reads=self.sent * 50, at=now, heard=self.heard, records=self.outbox.take_batch(),
         ))  # fmt: skip
-        while self.sent < int((now - self.began_at) * self.per_s):
-            count = min(BATCH_RECORDS, int((now - self.began_at) * self.per_s) - self.sent)
-            self.send(Records(self.sent + 1, [self.packed] * count))
-            self.sent += count
-            self.batches += 1
+        self.outbox.flush()
 
 
 def main() -> None:
@@ -187,6 +195,7 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=50, help="of each request")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--port", type=int, default=15557)
+    parser.add_argument("--web", action="store_true", help="with Locust's web page")
     options = parser.parse_args()
     sys.path.insert(0, str(CHAT.parent))
     from chat import ChatUser
@@ -202,7 +211,8 @@ def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
         start_simulator() as url,
     ):  # it is asked for its models, and nothing else
         command = [
-            sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", url,
+            sys.executable, "-m", "locust", "-f", str(CHAT), "--host", url,
+            *(("--autostart", "--web-port", str(options.port + 1)) if options.web else ("--headless",)),
             "--no-probe", "-u", str(max(480, count)),
             "--prefill-concurrency", "8", "--report-dir", f"{name}/r", "--master",
             "--master-bind-port",
@@ -211,7 +221,7 @@ def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
         with open(f"{name}/log", "wb") as log:
             master = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            measure(master, hello, count, options)
+            measure(master, hello, count, options, Path(name))
         finally:
             master.kill()
             print(
@@ -221,7 +231,11 @@ def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
 
 
 def measure(
-    master: "subprocess.Popen[bytes]", hello: Hello, count: int, options: argparse.Namespace
+    master: "subprocess.Popen[bytes]",
+    hello: Hello,
+    count: int,
+    options: argparse.Namespace,
+    folder: Path,
 ) -> None:
     seen = psutil.Process(master.pid)
     per_s = options.rate / count
@@ -230,7 +244,7 @@ def measure(
     ]
     stats = count_requests(round(per_s * STATS_S))
     begun = None
-    spent = 0.0
+    own_before = spent = 0.0
     sent = 0
     while begun is None or time.monotonic() < begun + options.seconds:
         for worker in workers:
@@ -239,6 +253,7 @@ def measure(
         for worker in workers:
             worker.tick(now, stats)
         if begun is None and all(worker.sent > per_s for worker in workers):
+            own_before = time.process_time()
             times = seen.cpu_times()
             begun = now
             spent = times.user + times.system
@@ -248,20 +263,30 @@ def measure(
         time.sleep(0.002)
     times = seen.cpu_times()
     now = time.monotonic()
+    own_s = time.process_time() - own_before
     took = now - begun
     records = sum(worker.sent for worker in workers) - sent
     while (
-        waiting := sum(worker.batches - worker.acknowledged for worker in workers)
+        waiting := sum(worker.outbox.waiting for worker in workers)
     ) and time.monotonic() < now + 5:
         for worker in workers:
             worker.hear()
+            worker.outbox.flush()
         time.sleep(0.002)
+    made = sum(worker.outbox.made for worker in workers)
+    (file,) = folder.glob("r/**/profile_export.jsonl")
+    written = sum(map(bool, file.open("rb")))
+    losses = sum("lost" in line for line in (folder / "log").read_text().splitlines())
     print(
         f"{records / took:,.0f} requests/s of {options.chunks} chunks over {count} workers, gate "
         f"on: the master "
         f"uses {(times.user + times.system - spent) / took:.1%} of a core, "
         f"{seen.memory_info().rss / 2**20:.0f} MB; "
-        f"the last batches were acknowledged {time.monotonic() - now:.2f} s later, {waiting} were not"
+        f"the last records were acknowledged {time.monotonic() - now:.2f} s later, {waiting} were not; "
+        f"{sum(worker.resent for worker in workers)} batches were sent again; of {made:,} records "
+        f"{written:,} are in the file; {losses} lines of the log tell of losses; "
+        f"the workers together use {own_s / took:.0%} of a core",
+        flush=True,
     )
     for worker in workers:
         worker.socket.close()

@@ -21,6 +21,7 @@ from support.virtual_time import UNIX, VirtualTime, turn
 from locust_llm.controller import phases, stage_runner
 from locust_llm.controller.report_process import ReportOutcome
 from locust_llm.controller.run_controller import Controller
+from locust_llm.controller.worker_registry import QUIET_S
 from locust_llm.exit_status import ExitStatus, decide_exit_status
 from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.control_message import ControlMessage
@@ -461,6 +462,41 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
     control.records.flush()
     assert list(RecordFile(control.folder / "profile_export.jsonl")) == [records[2], *records[:2]]
     assert (control.run_progress.counts, control.run_progress.output_tokens) == ({"ok": 3}, 6)
+
+
+def test_the_records_of_a_status_are_acknowledged_by_its_answer(begun: Any) -> None:
+    """They are on the disk then, whoever sent them. A worker that takes no part gets no answer, and
+    its records are acknowledged alone; damaged ones are not."""
+    runner = Master("a", "b")
+    control = begun(runner)
+    runner.what_was_sent()
+    lines = [format_record_line(answered(100, id=f"r{n}", worker="a")) for n in range(4)]
+    for at, batch in ((12.5, Records(1, lines[:2])), (12.75, Records(1, lines[:2])), (13.0, None)):
+        control.on_status("a", status(at=at, records=batch))
+    control.on_status("b", status(at=13.0, records=Records(1, [lines[2][:-1]])))
+    answers = [(sent.message.at, sent.message.recorded) for sent in runner.what_was_sent()]
+    assert answers == [(12.5, 1), (12.75, 1), (13.0, 0), (13.0, 0)]
+    control.on_status("stranger", status(at=13.0, records=Records(5, lines[3:])))
+    assert runner.what_was_sent() == [Sent(Ack(5), "stranger")]
+    file = control.folder / "profile_export.jsonl"
+    assert file.read_bytes().splitlines() == [lines[0], lines[1], lines[3]]
+
+
+@pytest.mark.parametrize(
+    ("workers", "next_s"), [(1, 0.25), (500, 0.25), (700, 0.35), (1000, 0.5), (3000, 0.5)]
+)
+def test_many_workers_send_fewer_statuses_each(begun: Any, workers: int, next_s: float) -> None:
+    """2,000 a second in all, but each worker two a second, as one that is silent for a second gets
+    no arrivals."""
+    runner = Master(*map(str, range(workers)))
+    control = begun(runner)
+    runner.what_was_sent()
+    control.on_status("0", status(at=12.5))
+    (answer,) = (
+        sent.message for sent in runner.what_was_sent() if isinstance(sent.message, Renewal)
+    )
+    assert answer.next_s == next_s
+    assert 2 * answer.next_s <= QUIET_S
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,21 @@ import gevent
 import pytest
 from support.records import answered
 
-from locust_llm.gate.shares import GateStatus
+from locust_llm.controller.worker_registry import QUIET_S
+from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.journal import lock_file
 from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.settings.run_options import Settings
-from locust_llm.wire.worker_messages import TO_CONTROL, Status, ToControl, unpack_to_control
+from locust_llm.wire.worker_messages import (
+    TO_CONTROL,
+    Records,
+    Renewal,
+    Status,
+    ToControl,
+    unpack_to_control,
+)
 from locust_llm.worker import worker_process as module
-from locust_llm.worker.worker_process import append_lost_records
+from locust_llm.worker.worker_process import BEHIND_S, append_lost_records
 
 FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
 
@@ -62,10 +70,9 @@ def test_a_worker_that_cannot_send_its_status_any_more_says_why() -> None:
     assert (epoch, status.failure, status.users) == (0, "RuntimeError: injected", 3)
 
 
-def test_a_gate_without_a_lease_asks_for_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_without_a_lease_asks_for_one_at_once() -> None:
     """An urgent report is the gate's alone, and is not answered; without a lease it is a whole
     status, which is."""
-    monkeypatch.setattr(module, "STATUS_S", 1000.0)
     sent: list[ToControl] = []
     environment = Environment()
     runner: Any = SimpleNamespace(
@@ -75,6 +82,7 @@ def test_a_gate_without_a_lease_asks_for_one_at_once(monkeypatch: pytest.MonkeyP
     )
     environment.runner = runner
     worker = module._Worker(environment, runner, Settings())
+    worker.receive(Renewal(Share(1, 1), at=0.0, unix_s=0.0, next_s=1000.0))
     sender, reporter = worker.sender, gevent.spawn(worker.report)
 
     def report() -> type[ToControl]:
@@ -92,6 +100,39 @@ def test_a_gate_without_a_lease_asks_for_one_at_once(monkeypatch: pytest.MonkeyP
         assert report() is GateStatus
     finally:
         reporter.kill()
+
+
+def test_a_status_takes_the_records_along_and_its_answer_acknowledges_them() -> None:
+    """And a master that is behind with its answers gets fewer statuses, within the second after
+    which it takes a worker for silent."""
+    sent: list[ToControl] = []
+    environment = Environment()
+    runner: Any = SimpleNamespace(
+        client_id="w",
+        user_count=0,
+        send_message=lambda kind, data: sent.append(unpack_to_control(data)[1]),
+    )
+    environment.runner = runner
+    worker = module._Worker(environment, runner, Settings())
+    worker._busy = True
+    worker.outbox.add(FIRST)
+    reporter = gevent.spawn(worker.report)
+    gevent.idle()
+    reporter.kill()
+    (status,) = sent
+    assert isinstance(status, Status)
+    assert status.records == Records(1, [format_record_line(FIRST)])
+    assert status.at is not None
+    assert worker.outbox.waiting == 1
+    intervals = []
+    for behind_s in (0.0, 0.2, 0.6, 100.0):
+        worker.receive(Renewal(Share(1, 1), at=status.at - behind_s, unix_s=0.0, next_s=0.5))
+        intervals.append(round(worker._choose_interval_s(), 6))
+    assert intervals == [0.5, 0.5, 0.6, BEHIND_S]
+    assert BEHIND_S < QUIET_S
+    assert worker.outbox.waiting == 1
+    worker.receive(Renewal(Share(1, 1), at=status.at, unix_s=0.0, recorded=1))
+    assert worker.outbox.waiting == 0
 
 
 @pytest.mark.parametrize(
