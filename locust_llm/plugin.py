@@ -21,6 +21,7 @@ from gevent.event import Event
 
 from locust_llm.access.certificate_files import use_certificates
 from locust_llm.access.source_addresses import use_source_options
+from locust_llm.client.reader.open_streams import collect_garbage_seldom
 from locust_llm.controller.messages_from_workers import receive_from_workers
 from locust_llm.controller.progress_line import keep_logs_off_live_line, show_run_progress
 from locust_llm.controller.report_process import give_up_reports
@@ -332,6 +333,8 @@ class Plugin:
             )
             attach_worker_context(environment, self._sender)
             receive_from_control(runner, self._sender, self._end_sender, self._telemetry.begin)
+        else:
+            collect_garbage_seldom()
         self._children: gevent.Greenlet | None = None
         """Watches the forked workers until the run begins."""
         options = environment.parsed_options

@@ -38,6 +38,7 @@ from locust_llm.wire.worker_messages import (
 )
 
 from .run_controller import Controller
+from .worker_registry import are_messages_waiting
 
 logger = logging.getLogger("locust_llm")
 
@@ -133,8 +134,10 @@ def _handle_message(
 
 def _expect_hello(environment: Environment, runner: Any, worker: str, greeted: set[str]) -> None:
     # as often as the loop gets round: while it is blocked no greeting is read
-    for _ in range(HELLO_LOOKS):
+    looks = 0
+    while looks < HELLO_LOOKS or are_messages_waiting(runner):  # its greeting may be among them
         gevent.sleep(HELLO_S / HELLO_LOOKS)
+        looks += 1
         if worker in greeted or worker not in runner.clients:
             return
     logger.error(

@@ -85,6 +85,8 @@ class WorkerRegistry:
         self._runner, self._folder, self._clock = runner, folder, clock
         self._members: dict[str, WorkerState] = {}
         self._users = 0
+        self._all_heard_at = clock()
+        """When all messages that had come were read, as far as this is known."""
         self._clock_errors_s: dict[str, float] = {}
         self._lost: Counter[str] = Counter()
         """For each lost process, its sent requests without a record."""
@@ -219,17 +221,23 @@ class WorkerRegistry:
     # -- who is lost -------------------------------------------------------------------------------
 
     def lost(self) -> list[str]:
-        """The processes that are certainly dead, or have been silent for too long."""
+        """The processes that are certainly dead, or have been silent for too long. Nobody is silent
+        whose messages may wait here."""
         if self.alone:
             return []
-        now = self._clock()
+        if not are_messages_waiting(self._runner):
+            self._all_heard_at = self._clock()
+        until = self._all_heard_at
         clients = self._runner.clients
         return [
             name for name, worker in self._members.items()
             if not worker.through and (
                 name not in clients
-                or now - worker.seen_at > GONE_S
-                or (now - worker.seen_at > QUIET_S and not is_worker_connected(self._runner, name))
+                or until - worker.seen_at > GONE_S
+                or (
+                    until - worker.seen_at > QUIET_S
+                    and not is_worker_connected(self._runner, name)
+                )
             )
         ]  # fmt: skip
 
@@ -309,6 +317,12 @@ class WorkerRegistry:
 def _users(clients: Any, name: str) -> int:
     """The users as Locust counts them, which is sooner."""
     return int(clients[name].user_count) if name in clients else 0
+
+
+def are_messages_waiting(runner: Any) -> bool:
+    """Whether messages of workers have come that this master has not read yet."""
+    server = getattr(runner, "server", None)
+    return server is not None and bool(server.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
 
 
 def is_worker_connected(runner: Any, name: str) -> bool:

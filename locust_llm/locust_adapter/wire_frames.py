@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import locust.log
 from locust.rpc import zmqrpc
 from locust.rpc.protocol import Message, decode
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import HEARTBEAT_LIVENESS, MasterRunner, WorkerRunner
 
 import msgpack
 import msgspec
@@ -230,11 +230,20 @@ def _to_master(handle: Callable[[Any, str, Message], None]) -> Callable[[Any, st
         if why := find_frame_mistake(msg, TO_MASTER, client_id):
             _ignored(f"worker {sanitise_text(client_id, most=NAME_BYTES)}", why)
         elif msg.type in TO_MASTER or msg.type in self.custom_messages:
+            _note_heartbeat(self, client_id)
             _guard(handle, self, client_id, msg)
         else:
             _ignored(f"worker {client_id}", f"has the type {msg.type}, which is unknown")
 
     return handle_checked
+
+
+def _note_heartbeat(master: Any, worker: str) -> None:
+    """Every message shows that its worker lives: a heartbeat of its own may still wait here. A
+    worker whose heartbeats count as missed already stays so until Locust's next look."""
+    client = master.clients.get(worker)
+    if client is not None and client.heartbeat >= 0:
+        client.heartbeat = HEARTBEAT_LIVENESS
 
 
 def _to_worker(handle: Callable[[Any, Message], None]) -> Callable[[Any, Message], None]:

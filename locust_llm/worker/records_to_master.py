@@ -22,11 +22,11 @@ from locust_llm.wire.worker_messages import Records
 logger = logging.getLogger("locust_llm")
 
 BATCH_RECORDS: Final = 200
-BATCH_BYTES: Final = 1 << 20
+BATCH_BYTES: Final = 1 << 18
 """A larger batch leaves at once, as the master has other work between two batches."""
-MAX_UNDER_WAY: Final = 8
-"""The most batches without an acknowledgement. Further records wait here: a master that is behind
-would have to keep those of all workers."""
+MAX_UNDER_WAY: Final = 2
+"""With so many batches that are not acknowledged, further records wait here: a master that is
+behind would have to keep the records of a thousand workers."""
 RESEND_AFTER_S: Final = 3.0
 
 

@@ -159,6 +159,28 @@ def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Pat
     )
 
 
+def test_whose_messages_may_wait_at_the_master_is_not_lost(
+    tmp_path: Path, cut: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that is behind hears everybody late. What came before is read first, so silence
+    counts up to the last moment at which nothing waited."""
+    waiting = True
+    monkeypatch.setattr(module, "are_messages_waiting", lambda runner: waiting)
+    master = Master(tmp_path, "a", "b")
+    cut.add("b")
+    for _ in range(100):
+        master.now += 1.0
+        assert master.workers.lost() == []
+    waiting = False
+    master.workers.seen("a")
+    assert master.workers.lost() == ["b"]
+    waiting = True
+    master.now += GONE_S + 0.1
+    assert master.workers.lost() == ["b"]
+    waiting = False
+    assert master.workers.lost() == ["a", "b"]
+
+
 @pytest.mark.parametrize(("held_s", "lost"), [(0.0, ["a", "b"]), (20.0, []), (1.0, ["a", "b"])])
 def test_who_was_stopped_itself_has_not_heard_the_others(
     tmp_path: Path, held_s: float, lost: list[str]

@@ -10,7 +10,7 @@ import locust
 import locust.log
 from locust.env import Environment
 from locust.rpc.protocol import Message
-from locust.runners import MasterRunner
+from locust.runners import MasterRunner, WorkerNode
 from locust.stats import setup_distributed_stats_event_listeners
 
 import gevent
@@ -230,6 +230,15 @@ def test_what_a_handler_cannot_do_does_not_end_the_listening(
     assert locust.log.unhandled_greenlet_exception
     monkeypatch.undo()
     assert joins(master, "good")
+
+
+@pytest.mark.parametrize(("missed", "then"), [(3, 3), (0, 3), (-1, -1)])
+def test_every_message_is_a_sign_of_life(master: MasterRunner, missed: int, then: int) -> None:
+    """A heartbeat may wait behind it. Who is missing already stays so until Locust's next look."""
+    client = master.clients["w"] = WorkerNode("w")
+    client.heartbeat = missed
+    master.handle_message("w", Message("spawning", None, "w"))
+    assert client.heartbeat == then
 
 
 def test_a_frame_that_is_too_large_ends_its_own_connection(master: MasterRunner) -> None:

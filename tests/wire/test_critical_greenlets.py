@@ -68,6 +68,33 @@ def test_who_could_not_be_read_meanwhile_has_not_been_silent(
     assert caplog.text == ""
 
 
+def test_a_greeting_that_may_wait_at_the_master_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thousand workers greet at once. Each look finds messages that nobody has read yet, up to
+    the greeting."""
+    monkeypatch.setattr(messages_from_workers, "HELLO_S", 0.001)
+    greeted: set[str] = set()
+    looks = []
+
+    def look(runner: object) -> bool:
+        looks.append(runner)
+        if len(looks) == 30:
+            greeted.add("a")
+        return True
+
+    monkeypatch.setattr(messages_from_workers, "are_messages_waiting", look)
+    with caplog.at_level(logging.ERROR):
+        messages_from_workers._expect_hello(
+            None,  # type: ignore[arg-type]
+            SimpleNamespace(clients=["a"]),
+            "a",
+            greeted,
+        )
+    assert len(looks) == 30
+    assert caplog.text == ""
+
+
 def test_runs_that_start_at_once_do_not_share_a_port() -> None:
     """Where nobody needs to know it."""
     ports = []

@@ -82,6 +82,12 @@ DECRYPT_NS: Final = 5_000_000
 """Decryption runs at most so long without a pause, as others wait meanwhile."""
 
 
+def collect_garbage_seldom() -> None:
+    """From now on, in a process whose requests or records leave no garbage."""
+    gc.freeze()
+    gc.set_threshold(*COLLECTIONS)
+
+
 class ReaderFailed(Exception):
     """The thread is dead: this process sends nothing more."""
 
@@ -223,8 +229,7 @@ class OpenStreams:
         ask_for_stamps(self._stamped)
         _sleep(0.005)
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
-        gc.freeze()
-        gc.set_threshold(*COLLECTIONS)
+        collect_garbage_seldom()
 
     def add(
         self,
