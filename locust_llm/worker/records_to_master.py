@@ -22,7 +22,7 @@ from locust_llm.wire.worker_messages import Records
 logger = logging.getLogger("locust_llm")
 
 BATCH_RECORDS: Final = 200
-BATCH_BYTES: Final = 1 << 18
+BATCH_BYTES: Final = 1 << 17
 """A larger batch leaves at once, as the master has other work between two batches."""
 MAX_UNDER_WAY: Final = 2
 """With so many batches that are not acknowledged, further records wait here: a master that is

@@ -100,7 +100,7 @@ class Worker:
         self.hello = hello
         self.per_s = per_s
         self.record = a_record(self.name, chunks)
-        self.outbox = RecordOutbox(self.send_again)
+        self.outbox = RecordOutbox(self.send_batch)
         self.status_s = STATUS_S
         self.sent_at = self.answered_at = 0.0
         self.epoch, self.share, self.sent, self.heard = 0, -1, 0, 0
@@ -108,8 +108,8 @@ class Worker:
         self.heartbeat_at = self.status_at = time.monotonic() + STATUS_S * random.random()
         self.stats_at = self.status_at + STATS_S * random.random()
         self.over = False
-        self.resent = 0
-        """Batches that left without a status: such as were not acknowledged in time."""
+        self.resent = self.last = 0
+        """The batches that were sent again, and the newest one that left without a status."""
         self.say("client_ready", "2.47.0")
 
     def say(self, kind: str, data: Any = None) -> None:
@@ -118,8 +118,9 @@ class Worker:
     def send(self, message: LlmMessage) -> None:
         self.say(TO_CONTROL, pack_message(self.epoch, message))
 
-    def send_again(self, batch: Records) -> None:
-        self.resent += 1
+    def send_batch(self, batch: Records) -> None:
+        self.resent += batch.number <= self.last
+        self.last = max(self.last, batch.number)
         self.send(batch)
 
     def hear(self) -> None:
@@ -177,11 +178,14 @@ class Worker:
         for number in range(self.sent, int((now - self.began_at) * self.per_s)):
             self.outbox.add(replace(self.record, id=f"{self.name}-{number}"))
         self.sent = self.outbox.made
+        records = self.outbox.take_batch()
+        if records is not None:
+            self.last = records.number
         self.send(Status(
             gate=GateStatus(used=1, waiting=3, number=self.share, waited_s=0.1), decoding=50,
             users=60,
             admitted=self.sent, ttfts_s=[0.2] * int(self.per_s * self.status_s),
-            reads=self.sent * 50, at=now, heard=self.heard, records=self.outbox.take_batch(),
+            reads=self.sent * 50, at=now, heard=self.heard, records=records,
         ))  # fmt: skip
         self.outbox.flush()
 

@@ -58,10 +58,10 @@ class Wire:
 
 
 def test_a_batch_of_many_bytes_leaves_at_once() -> None:
-    """A record of 25,000 equal stamps has 150,000 bytes: "0," and "0.0,"."""
+    """A record of 12,000 equal stamps has 72,000 bytes: "0," and "0.0,"."""
     wire = Wire()
     for number in range(4):
-        wire.outbox.add(msgspec.structs.replace(record(number), chunk_us=(0,) * 25_000))
+        wire.outbox.add(msgspec.structs.replace(record(number), chunk_us=(0,) * 12_000))
     assert [len(batch.lines) for batch in wire.sent] == [2, 2]
     assert wire.outbox.waiting == 4
 
@@ -115,10 +115,10 @@ def test_a_batch_that_waits_at_a_late_master_is_not_lost() -> None:
 
 
 def test_records_wait_here_while_two_batches_are_under_way() -> None:
-    """Of a master that is behind. Each record has 150,000 bytes, so two are a batch."""
+    """Of a master that is behind. Each record has 72,000 bytes, so two are a batch."""
     wire = Wire()
     for number in range(9):
-        wire.outbox.add(msgspec.structs.replace(record(number), chunk_us=(0,) * 25_000))
+        wire.outbox.add(msgspec.structs.replace(record(number), chunk_us=(0,) * 12_000))
     wire.outbox.flush()
     assert [(batch.number, len(batch.lines)) for batch in wire.sent] == [(1, 2), (3, 2)]
     wire.outbox.acknowledged(3)
