@@ -114,5 +114,6 @@ class GateLimit:
         context = self._context
         now = self._time.monotonic() + measure_clock_offset_s()
         heard = context.heard_of(worker)
-        share, next_s = self.shares.share(worker), context.workers.status_s
+        share = self.shares.share(worker)
+        next_s = context.workers.status_s
         context.send(Renewal(share, at, now, heard, recorded, next_s), worker)

@@ -144,7 +144,8 @@ class _Worker:
         """Handle a message of the master that is not for the sender."""
         match message:
             case Renewal():
-                self._status_s, self._answered_at = message.next_s, message.at
+                self._status_s = message.next_s
+                self._answered_at = message.at
                 self.outbox.acknowledged(message.recorded)
                 self.outbox.answered(message.at)
             case Ack():
@@ -181,7 +182,8 @@ class _Worker:
                     gevent.spawn(interrupt_main)  # else Locust waits a minute for it
                     return
                 records = self.outbox.take_batch()
-                users, self._sent_at = self._runner.user_count, time.monotonic()
+                users = self._runner.user_count
+                self._sent_at = time.monotonic()
                 sender.send(sender.status(users=users, at=self._sent_at, records=records))
                 self.outbox.flush()
                 sender.give_back(self._runner.user_count)
