@@ -100,8 +100,8 @@ def certain_standard_errors(effective_size: float) -> float:
 OK_SO_FAR: Final = "OK so far"
 AT_RISK: Final = "at risk"
 """The value so far is beyond the limit, and the rest of the run may still change that."""
-WILL_FAIL: Final = "will fail"
-"""The rule is certainly broken."""
+BROKEN_SO_FAR: Final = "broken so far"
+"""What came so far certainly breaks the rule. The rest of the run may still change its value."""
 NO_VALUE: Final = "no value yet"
 
 
@@ -123,8 +123,8 @@ class RuleProgress(NamedTuple):
     """What is known of a rule during the run."""
 
     state: str
-    """OK_SO_FAR, AT_RISK, WILL_FAIL or NO_VALUE. There is no interval behind it, so only WILL_FAIL
-    is certain."""
+    """OK_SO_FAR, AT_RISK, BROKEN_SO_FAR or NO_VALUE. There is no interval behind it but for
+    BROKEN_SO_FAR."""
     counts: ExceedanceCounts | None = None
     """None: the rule is about an average, or has no value yet."""
     left_out: int = 0
@@ -439,7 +439,7 @@ class EarlyStop:
         broken = self._is_broken(watched)  # notes what is running, for the counts
         left_out = 0 if watched.counts_first_wave else len(self._users)
         if broken:
-            state = WILL_FAIL
+            state = BROKEN_SO_FAR
         elif holds is None:
             state = NO_VALUE
         else:

@@ -33,7 +33,7 @@ from locust_llm.slo.load_generator_health import LEVELS
 from locust_llm.slo.metric_definitions import BY_WORD, METRICS, TIME, Metric
 from locust_llm.slo.rules import Rule
 
-from .early_stop import AT_RISK, OK_SO_FAR, WILL_FAIL, RuleProgress
+from .early_stop import AT_RISK, BROKEN_SO_FAR, OK_SO_FAR, RuleProgress
 from .run_progress import PARTS, RATE_S, RunProgress, TTFTParts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -58,7 +58,7 @@ def refine_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
 GROUP_LABELS: Final = ("phase", "model", "tenant", "name")
 MAX_GROUPS: Final = 50
 OTHER_GROUPS: Final = "(other)"
-RULE_STATES: Final = (OK_SO_FAR, AT_RISK, WILL_FAIL)
+RULE_STATES: Final = (OK_SO_FAR, AT_RISK, BROKEN_SO_FAR)
 HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.buckets)
 
 

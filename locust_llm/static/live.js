@@ -10,7 +10,7 @@
   // -- words ---------------------------------------------------------------------------------------------------------------------
 
   const KINDS = {
-    FAIL: "loud", INVALID: "loud", "will fail": "loud", failed: "loud", PASS: "pass", OK: "pass", "OK so far": "pass", passed: "pass",
+    FAIL: "loud", INVALID: "loud", "broken so far": "loud", "cannot pass": "loud", failed: "loud", PASS: "pass", OK: "pass", "OK so far": "pass", passed: "pass",
     "no value yet": "plain", "checked at the end": "plain",
   };
   const kindOf = (word) => KINDS[word] || "open";

@@ -227,14 +227,15 @@ def find_change_before(changes: Sequence[LiveMark], at: float) -> LiveMark | Non
 
 
 def describe_failing_rule(
-    name: str, value: str, limit: str, counts: str, since: float | None, cause: LiveMark | None
+    what: str, value: str, limit: str, counts: str, since: float | None, cause: LiveMark | None
 ) -> Alert:
-    """``name``: ``ITL p95``. ``value`` and ``limit`` have their units. ``counts`` may be empty."""
+    """``what``: ``ITL p95 can no longer pass``. ``value`` and ``limit`` have their units. ``counts``
+    may be empty. ``since``: when the value got beyond the limit."""
     facts = "; ".join(filter(None, [f"{value} against {limit}" if value else "", counts]))
-    sentence = f"{name} can no longer pass{': ' * bool(facts)}{facts}"
+    sentence = f"{what}{': ' * bool(facts)}{facts}"
     if since is not None:
         after = f", after {cause.sentence}" if cause is not None else ""
-        sentence = f"{sentence}. Since {format_clock(since)}{after}"
+        sentence = f"{sentence}. Beyond the limit since {format_clock(since)}{after}"
     return Alert(RULE, BAD, sentence, since)
 
 

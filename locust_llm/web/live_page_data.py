@@ -311,7 +311,7 @@ class RunView:
             self._begin_board(control)
         self._look_at_rules(control, now)
         for card in self._board.newly_failing():
-            live.mark_at(card.since or now, f"{card.name}: will fail", "trouble")
+            live.mark_at(card.since or now, f"{card.name}: beyond the limit", "trouble")
 
     def _look_at_rules(self, control: Controller, now: float) -> None:
         left_s, left = _left_of_run(control)
@@ -335,7 +335,9 @@ class RunView:
         live_streams = self.live is not None and self.live.streams
         stats = control.run_progress if live_streams else None
         clock = LoadClock(time.monotonic, lambda: self._goes_on and not _pauses(control))
-        self._board = RuleBoard(_present_rules(control), clock, stats)
+        self._board = RuleBoard(
+            _present_rules(control), clock, stats, " in this stage" if self._board_stage else ""
+        )
 
     def _alerts(self) -> list[Alert]:
         """What goes wrong, the worst first."""
@@ -576,8 +578,11 @@ def _list_parts(
 
 
 def _left_of_run(control: Controller) -> tuple[float | None, int | None]:
-    """(seconds, requests) that are left of the profiling phase; None: not known, or of a stage."""
+    """(seconds, requests) that are left of the profiling phase; None: not known, or of a stage, or
+    the rules are about one of several prefill limits."""
     settings = control.settings
+    if control.limit_block is not None:
+        return None, None
     if control.draining:
         return None, 0
     if control.stages is not None or control.plan.phase != PROFILING:

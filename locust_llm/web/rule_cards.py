@@ -11,9 +11,9 @@ import msgspec
 
 from locust_llm.controller.early_stop import (
     AT_RISK,
+    BROKEN_SO_FAR,
     NO_VALUE,
     OK_SO_FAR,
-    WILL_FAIL,
     ExceedanceCounts,
     RuleProgress,
     read_selected_value,
@@ -49,6 +49,9 @@ from .alerts import (
 )
 
 AT_THE_END: Final = "checked at the end"
+CANNOT_PASS: Final = "cannot pass"
+"""Nothing that may still come can bring its value within the limit."""
+BAD_STATES: Final = (BROKEN_SO_FAR, CANNOT_PASS)
 PASSED: Final = "passed"
 FAILED: Final = "failed"
 TOO_MANY_FAILED: Final = "no value"
@@ -215,9 +218,14 @@ class RuleBoard:
     """The cards of the rules of a run, or of a stage."""
 
     def __init__(
-        self, rules: Iterable[Rule], clock: Callable[[], float], stats: RunProgress | None = None
+        self,
+        rules: Iterable[Rule],
+        clock: Callable[[], float],
+        stats: RunProgress | None = None,
+        where: str = "",
     ) -> None:
-        self._rules = tuple(rules)
+        """``where``: `` in this stage``. Empty: in the run."""
+        self._rules, self._where = tuple(rules), where
         self._gauges = {
             str(rule): RuleGauge(rule, clock, stats) for rule in self._rules if _has_value(rule)
         }
@@ -263,11 +271,11 @@ class RuleBoard:
         return self._cards
 
     def newly_failing(self) -> list[RuleCard]:
-        """The rules that can no longer pass, each once."""
+        """The rules that are certainly broken so far, or can no longer pass, each once."""
         new = [
             card
             for card in self._cards
-            if card.state == WILL_FAIL and card.rule not in self._failing
+            if card.state in BAD_STATES and card.rule not in self._failing
         ]
         self._failing.update(card.rule for card in new)
         return new
@@ -281,9 +289,9 @@ class RuleBoard:
         recent = None if gauge is None else gauge.recent()
         so_far = None if gauge is None else gauge.so_far()
         state = judge_progress(rule, known, so_far)
-        if known is not None and can_no_longer_pass(known.counts, left):
-            state = WILL_FAIL
-        if state in (AT_RISK, WILL_FAIL):
+        if known is not None and can_no_longer_pass(known.counts, left, known.left_out):
+            state = CANNOT_PASS
+        if state in (AT_RISK, *BAD_STATES):
             self._since.setdefault(text, now)
         else:
             self._since.pop(text, None)
@@ -302,16 +310,21 @@ class RuleBoard:
         )
 
     def alerts(self, changes: Sequence[LiveMark]) -> list[Alert]:
-        """The rules that can no longer pass, of those that decide."""
+        """The rules that are certainly broken so far, or can no longer pass, of those that
+        decide."""
         decides = {str(rule): rule.decides for rule in self._rules}
         alerts = []
         for card in self._cards:
-            if card.state != WILL_FAIL or not decides[card.rule]:
+            if card.state not in BAD_STATES or not decides[card.rule]:
                 continue
             cause = None if card.since is None else find_change_before(changes, card.since)
             name = card.name.partition(" <")[0].partition(" >")[0]
+            how = "is clearly beyond its limit"
+            if card.state == CANNOT_PASS:
+                how = "can no longer pass"
+            what = f"{name} {how}{self._where}"
             alerts.append(
-                describe_failing_rule(name, card.so_far, card.limit, card.counts, card.since, cause)
+                describe_failing_rule(what, card.so_far, card.limit, card.counts, card.since, cause)
             )
         return alerts
 
@@ -324,7 +337,7 @@ def _has_value(rule: Rule) -> bool:
 def judge_progress(rule: Rule, progress: RuleProgress | None, so_far: float | None) -> str:
     """The state of a rule. ``progress``: None where it cannot be broken before the end, such as a
     rate; there the value so far decides."""
-    if progress is not None and progress.state in (WILL_FAIL, AT_RISK):
+    if progress is not None and progress.state in (BROKEN_SO_FAR, AT_RISK):
         return progress.state
     if so_far is not None and not rule.holds(so_far):
         return AT_RISK
@@ -335,12 +348,17 @@ def judge_progress(rule: Rule, progress: RuleProgress | None, so_far: float | No
     return NO_VALUE if so_far is None else OK_SO_FAR
 
 
-def can_no_longer_pass(counts: ExceedanceCounts | None, left: int | None) -> bool:
+def can_no_longer_pass(
+    counts: ExceedanceCounts | None, left: int | None, left_out: int = 0
+) -> bool:
     """Whether more requests are over the limit than may be at the end, if all that are still to
-    come stay within it. ``left``: at most so many of them; None: not known."""
-    if counts is None or left is None:
+    come stay within it. ``left``: at most so many of them; None: not known. ``left_out``: so many
+    are in no count here, and in the report."""
+    if counts is None or not counts.allowed:
+        return counts is not None and counts.over > 0
+    if left is None:
         return False
-    at_the_end = counts.done + counts.running + left
+    at_the_end = counts.done + counts.running + left + left_out
     return counts.over > CERTAIN * counts.allowed * at_the_end
 
 

@@ -14,10 +14,10 @@ from support.records import a_run, answered, failed
 
 from locust_llm.controller.early_stop import (
     AT_RISK,
+    BROKEN_SO_FAR,
     NO_VALUE,
     OK_SO_FAR,
     SURE,
-    WILL_FAIL,
     EarlyStop,
     ExceedanceCounts,
     ShareMonitor,
@@ -437,5 +437,5 @@ def test_progress_by_pencil() -> None:
     assert progress["ttft p50 < 150ms"].state == OK_SO_FAR
     assert progress["ttft p50 < 150ms"].counts == (1, 3, 0.5, "beyond the limit", 0, 0)
     assert progress["ttft p50 < 110ms"].state == AT_RISK
-    assert progress["ttft max < 150ms"].state == WILL_FAIL
+    assert progress["ttft max < 150ms"].state == BROKEN_SO_FAR
     assert progress["ttft avg < 1s"] == (OK_SO_FAR, None, 0)

@@ -173,7 +173,7 @@ def test_a_hole_is_named_afterwards() -> None:
     )
 
 
-def test_a_rule_that_will_fail_names_the_change_before_it() -> None:
+def test_a_broken_rule_names_the_change_before_it() -> None:
     marks = [
         LiveMark(5, "limit 8", "gate", "the prefill limit went from 4 to 8"),
         LiveMark(26, "40 users", "users", "the users went from 24 to 40"),
@@ -183,12 +183,14 @@ def test_a_rule_that_will_fail_names_the_change_before_it() -> None:
     cause = find_change_before(marks, 28)
     assert cause == marks[1]
     counts = "121 of 171 over the limit, 5% allowed"
-    alert = describe_failing_rule("ITL p95", "141 ms", "60 ms", counts, 28, cause)
+    alert = describe_failing_rule(
+        "ITL p95 can no longer pass", "141 ms", "60 ms", counts, 28, cause
+    )
     assert alert == Alert(
         RULE,
         BAD,
         "ITL p95 can no longer pass: 141 ms against 60 ms; 121 of 171 over the limit, 5% allowed. "
-        "Since 0:28, after the users went from 24 to 40",
+        "Beyond the limit since 0:28, after the users went from 24 to 40",
         28,
     )
     assert find_change_before(marks, 47) == marks[3]

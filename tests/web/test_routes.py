@@ -952,7 +952,7 @@ def test_rates_stand_still_when_the_load_is_over(
     page.view.settled()
     later, errors = page.live()["rules"]
     assert later == rate
-    assert errors["state"] == ("will fail" if over == "ending" else "at risk")
+    assert errors["state"] == ("cannot pass" if over == "ending" else "at risk")
     assert page.live()["table"][-1]["count"] == (9 if over == "ending" else 0)
 
 
