@@ -18,7 +18,7 @@ const reportTools = (() => {
       if (a === null && b === null) return;
       rows.push({ name, write, own: a, other: b, percent: a > 0 && b !== null ? 100 * (b / a - 1) : null });
     };
-    const sums = new Map([own, other].map((side) => [side, requestTable.summarise(side.table, side.rows, side.seconds)]));
+    const sums = new Map([own, other].map((side) => [side, requestTable.summariseView(side.table, side.rows, side.view)]));
     for (const [column, name, percents] of COMPARED) {
       if (!own.table.has(column) || !other.table.has(column)) continue;
       for (const at of percents) compare(`${name} p${at}`, ms, (side) => sums.get(side).at(column, at));
@@ -104,11 +104,11 @@ const reportTools = (() => {
     }
     // The filters hold for both, where the other report has such values; a chosen time is of this run alone.
     function sidesOf() {
-      const own = { name: about.name, table, rows: page.rows, seconds: page.seconds };
+      const own = { name: about.name, table, rows: page.rows, view: page.view };
       const view = requestTable.readAddress(`#${requestTable.writeAddress({ ...requestTable.newView(), filters: page.view.filters })}`, other.table);
       const name = other.name === about.name ? `${other.name} (other)` : other.name;
       const rows = requestTable.filterRows(other.table, view);
-      return [own, { name, table: other.table, rows, seconds: requestTable.secondsOf(other.table, view) }];
+      return [own, { name, table: other.table, rows, view }];
     }
     function show() {
       const [own, beside] = sidesOf();

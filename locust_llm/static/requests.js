@@ -138,12 +138,24 @@ const requestTable = (() => {
 
   // -- figures -------------------------------------------------------------------------------------------------------
 
-  // The time over which the rates of a view are, in seconds; null: it is not known. A stage has the time from its first
-  // send to its last end, whatever else is chosen. A limit or a rate may have been in force several times.
+  // The report's own numbers of the stage that a view is of: {seconds, requestsPerS, tokensPerS, inputPerS}; null: it is
+  // of none, or of a part of its time.
+  function stageRates(table, view) {
+    const dimension = table.dimensions.get("stage");
+    const rates = view.from === null && dimension?.rates?.[dimension.labels.indexOf(view.filters.stage)];
+    if (!rates || !(rates[0] > 0)) return null;
+    const [seconds, requestsPerS, tokensPerS, inputPerS] = rates;
+    return { seconds, requestsPerS, tokensPerS, inputPerS };
+  }
+
+  // The time over which the rates of a view are, in seconds; null: it is not known. A stage has its measured time, else the
+  // time from its first send to its last end, whatever else is chosen. A limit or a rate may have been in force several times.
   const STRETCHES = ["stage", "phase"], RAMPS = new Set(["limit", "rate"]);
   function secondsOf(table, view) {
     const filtered = (key) => key in view.filters;
     if ([...RAMPS].some(filtered)) return null;
+    const measured = stageRates(table, view);
+    if (measured) return measured.seconds;
     const [from, to] = view.from === null ? [-Infinity, Infinity] : [view.from, view.to];
     if (!STRETCHES.some(filtered)) return view.from === null ? table.seconds : to - from;
     const filters = Object.fromEntries(Object.entries(view.filters).filter(([key]) => STRETCHES.includes(key)));
@@ -152,6 +164,13 @@ const requestTable = (() => {
     const end = rows.reduce((most, row) => Math.max(most, at[row] + (took[row] ?? 0) / 1000), -Infinity);
     const seconds = Math.min(end, to) - Math.max(begin, from);
     return seconds > 0 ? seconds : null;
+  }
+
+  // What is known of the requests of a view. A whole stage has the rates of the table of the stages, which the report computed.
+  function summariseView(table, rows, view) {
+    const sums = summarise(table, rows, secondsOf(table, view));
+    const isWholeStage = Object.keys(view.filters).join() === "stage";
+    return isWholeStage ? { ...sums, ...stageRates(table, view) } : sums;
   }
 
   // What is known of some requests; latencies are of the successful ones, rates are over ``seconds``.
@@ -373,7 +392,7 @@ const requestTable = (() => {
 
   return {
     ALL, FIGURES, readTable, allRows, count, percentile, percentileOf, meanOf, newView, chosenLabel, isFiltered, setFilter, filterRows, secondsOf,
-    writeAddress, readAddress, summarise, figuresOf, groupRows, sortBy, searchRows, toCsv, percentileLines, roundEdges,
+    writeAddress, readAddress, summarise, summariseView, figuresOf, groupRows, sortBy, searchRows, toCsv, percentileLines, roundEdges,
     spreadAmounts, levelsOverTime, ratesOverTime, momentsOf, partsOf, sparkPoints, spectrum, findNeighbours,
   };
 })();

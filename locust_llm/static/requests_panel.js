@@ -122,7 +122,7 @@ const requestView = (() => {
     }
     function show() {
       if (!requestTable.isFiltered(page.view) || !figures.length) return list.replaceChildren(...own);
-      const sums = requestTable.summarise(table, page.rows, page.seconds);
+      const sums = requestTable.summariseView(table, page.rows, page.view);
       return list.replaceChildren(...figures.map((figure) => tileOf(figure, sums)));
     }
     return { show };

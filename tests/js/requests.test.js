@@ -60,6 +60,26 @@ test("a rate is over the time of what was chosen", () => {
   assert.equal(over("limit=3&time=5-15"), null);
 });
 
+test("a stage has the rates of the table of the stages, and is measured for a part of its time", () => {
+  // 2 of its 3 requests end in the 4 s that are measured: 0.5/s, and not 3 in the 6 s from the first send to the last end
+  const columns = { at: [0, 1, 2, 50], took: [3000, 3000, 4000, 1000], output: [8, 8, 8, 8] };
+  const outcome = { key: "outcome", labels: ["ok"], codes: [0, 0, 0, 0], start: -1 };
+  const stage = { key: "stage", labels: ["1", "2"], codes: [0, 0, 0, 1], start: -1, rates: [[4, 0.5, 4.5, null], [null, null, null, null]] };
+  const name = { key: "name", labels: ["rare", "often"], codes: [0, 1, 1, 1], start: -1 };
+  const made = requestTable.readTable({
+    ids: ["a", "b", "c", "d"], failed: [], ok: 0, weights: [], errors: [], total: 4, seconds: 60, columns, dimensions: [outcome, stage, name],
+  });
+  const ratesOf = (address) => {
+    const chosen = requestTable.readAddress(`#${address}`, made);
+    const { requestsPerS, tokensPerS, seconds } = requestTable.summariseView(made, requestTable.filterRows(made, chosen), chosen);
+    return plain([requestsPerS, tokensPerS, seconds ?? requestTable.secondsOf(made, chosen)]);
+  };
+  assert.deepEqual(ratesOf("stage=1"), [0.5, 4.5, 4]);
+  assert.deepEqual(ratesOf("stage=1&name=rare"), [0.25, 2, 4]);  // its own tokens over the measured time
+  assert.deepEqual(ratesOf("stage=1&time=0-5"), [0.6, 4.8, 5]);
+  assert.deepEqual(ratesOf("stage=2"), [1, 8, 1]);  // without a measured time
+});
+
 test("groups have the figures of pandas' groups", () => {
   for (const [key, wanted] of Object.entries(cases.groups)) {
     const groups = requestTable.groupRows(table, view(""), key.replace("_label", ""));

@@ -216,11 +216,31 @@ def render_report_page(
     if summary.examination is None:  # the load of a probe is artificial
         seconds = summary.conditions.duration_s
         sample = make_request_sample(
-            columns, run, records, seconds, parts=parts, part_names=_name_parts(summary)
+            columns,
+            run,
+            records,
+            seconds,
+            parts=parts,
+            part_names=_name_parts(summary),
+            stage_rates=find_stage_rates(summary),
         )
     headline = f"{make_headline(summary, run)}."
     arranged = arrange_sections(sections, sample is not None, swept=summary.swept)
     return _written(summary, run, columns, headline, first.blocks, arranged, sample, terms)
+
+
+def find_stage_rates(summary: Summary) -> dict[int, tuple[float | None, ...]]:
+    """STAGE_RATES of each stage, by its number."""
+    levels = () if summary.sweep is None else summary.sweep.levels
+    return {
+        level.number: (
+            level.duration_s,
+            level.requests_per_s,
+            level.output_tokens_per_s,
+            level.input_tokens_per_s,
+        )
+        for level in levels
+    }
 
 
 def _name_parts(summary: Summary) -> dict[str, str]:

@@ -83,6 +83,8 @@ class RequestDimension(msgspec.Struct, frozen=True):
     whole: tuple[tuple[Value, ...], ...] = ()
     """For a sample: of each label the figures of all requests of the profiling phase, in the order
     of FIGURES. Empty: the page has all requests and computes them."""
+    rates: tuple[tuple[Value, ...], ...] = ()
+    """For stages: of each label STAGE_RATES, as in the table of the stages. Empty: unknown."""
 
 
 FIGURES: Final = (
@@ -90,6 +92,10 @@ FIGURES: Final = (
     "latency95", "wait95", "input", "cached",
 )  # fmt: skip
 """The figures of a group of requests, as static/requests.js names them."""
+
+
+STAGE_RATES: Final = ("seconds", "requestsPerS", "tokensPerS", "inputPerS")
+"""The measured time of a stage and its rates, as static/requests.js names them."""
 
 
 class RequestSample(msgspec.Struct, frozen=True):
@@ -124,6 +130,8 @@ class Division(NamedTuple):
     labels: tuple[str, ...]
     codes: Codes
     start: int = NO_VALUE
+    stages: tuple[int, ...] = ()
+    """The number of the stage of each label."""
 
 
 class Stratum(NamedTuple):
@@ -143,9 +151,11 @@ def make_request_sample(
     most: int | None = None,
     parts: pd.DataFrame | None = None,
     part_names: Mapping[str, str] = MappingProxyType({}),
+    stage_rates: Mapping[int, tuple[Value, ...]] = MappingProxyType({}),
 ) -> RequestSample | None:
     """The sample. ``records`` are those of the columns, for their ids; ``parts`` are of the same
-    requests (``make_parts_frame``). None: there are no requests."""
+    requests (``make_parts_frame``); ``stage_rates``: STAGE_RATES by the number of the stage. None:
+    there are no requests."""
     requests = columns.requests
     if not len(requests):
         return None
@@ -155,7 +165,7 @@ def make_request_sample(
     whole = len(chosen) == len(requests)
     outcome = next(division for division in divisions if division.key == "outcome")
     shown = tuple(
-        _sampled(division, chosen, requests, whole)
+        _sampled(division, chosen, requests, whole, stage_rates)
         for division in divisions
         if len(division.labels) > 1 or division is outcome
     )
@@ -340,7 +350,7 @@ def _of_stages(requests: pd.DataFrame, run: Run) -> Division:
     """By the time of the send: a stage has the requests that were asked for in it. A block without
     a request that counts is none to choose."""
     asked = requests["asked_at"].to_numpy(np.float64)
-    labels = list[str]()
+    labels, numbers = list[str](), list[int]()
     codes = np.full(len(requests), NO_VALUE, np.int16)
     profiling = (requests["phase"] == "profiling").to_numpy(np.bool_)
     for stage in run.stages[:MAX_STAGES]:
@@ -350,12 +360,20 @@ def _of_stages(requests: pd.DataFrame, run: Run) -> Division:
         name = stage.arm or format_plain_number(stage.value)
         codes[is_in_stage] = len(labels)
         labels.append(f"{name} ({stage.number})" if stage.arm else _unique(name, labels))
-    return Division("stage", "Block" if run.arms else "Stage", tuple(labels), codes)
+        numbers.append(stage.number)
+    title = "Block" if run.arms else "Stage"
+    return Division("stage", title, tuple(labels), codes, stages=tuple(numbers))
 
 
 def _sampled(
-    division: Division, chosen: Ints, requests: pd.DataFrame, whole: bool
+    division: Division,
+    chosen: Ints,
+    requests: pd.DataFrame,
+    whole: bool,
+    stage_rates: Mapping[int, tuple[Value, ...]],
 ) -> RequestDimension:
+    unknown: tuple[Value, ...] = (None,) * len(STAGE_RATES)
+    rates = tuple(stage_rates.get(number, unknown) for number in division.stages)
     return RequestDimension(
         key=division.key,
         title=division.title,
@@ -363,6 +381,7 @@ def _sampled(
         codes=division.codes[chosen].tolist(),
         start=division.start,
         whole=() if whole else tuple(_figures_of_groups(division, requests)),
+        rates=rates if stage_rates else (),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from support.levels import level
 from support.records import UNIX, a_run, answered, failed
 from support.request_cases import FILE, make_cases, make_records, the_run
 
@@ -14,12 +15,15 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Stage
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render import request_sample
+from locust_llm.report.render.html_report import find_stage_rates
 from locust_llm.report.render.request_sample import (
     RequestSample,
     describe_sample,
     divide_by_dimensions,
     make_request_sample,
 )
+from locust_llm.report.summarise_metrics import summarise_run
+from locust_llm.report.summary_rows import SweepSummary
 
 
 def sample_of(records: list[Record], most: int = 3000, **settings: Any) -> RequestSample:
@@ -157,3 +161,27 @@ def test_a_request_without_a_send_stands_where_it_was_asked_for() -> None:
     assert sample.columns["at"] == [10.0, 12.0]
     assert sample.columns["took"][1] == 1000
     assert msgspec.json.encode(sample)
+
+
+def test_a_stage_has_the_rates_of_its_table_and_a_warmup_none() -> None:
+    """Stage 2 was measured for 4 of its 10 s; stage 1 has no row in the table."""
+    stages = tuple(
+        Stage(number=n, value=2.0**n, began_at=UNIX + 10 * n, ended_at=UNIX + 10 * n + 10)
+        for n in (1, 2)
+    )
+    records = [answered(5, 6, sent_at=10.0 * n + 1) for n in (1, 2)]
+    run = msgspec.structs.replace(a_run(), stages=stages)
+    columns = collect_columns(records)
+    rates = {2: (4.0, 7.2, 953.4, 4000.0)}
+    sample = make_request_sample(columns, run, records, 20.0, stage_rates=rates)
+    assert sample is not None
+    (stage,) = (one for one in sample.dimensions if one.key == "stage")
+    assert (stage.labels, stage.rates) == (("2", "4"), ((None,) * 4, (4.0, 7.2, 953.4, 4000.0)))
+    assert all(not one.rates for one in sample.dimensions if one.key != "stage")
+
+
+def test_the_page_of_a_sweep_has_the_rates_of_its_stages() -> None:
+    levels = (level(1.0, number=1), level(2.0, number=2, duration_s=4.0))
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="", knees=())
+    summary = msgspec.structs.replace(summarise_run(collect_columns([]), a_run()), sweep=sweep)
+    assert find_stage_rates(summary) == {1: (10.0, 1, 100, 1000), 2: (4.0, 2, 200, 2000)}
