@@ -74,7 +74,14 @@ from locust_llm.report.sections.sweep.sweep_text import (
     format_token_rate,
     make_sweep_warnings,
 )
-from locust_llm.report.summary_rows import FailureGroup, LoadLevel, RequestGroup, Row, SweepSummary
+from locust_llm.report.summary_rows import (
+    IN_NO_AVERAGE,
+    FailureGroup,
+    LoadLevel,
+    RequestGroup,
+    Row,
+    SweepSummary,
+)
 from locust_llm.settings.sweep_option import PREFILL, RATE
 from locust_llm.slo.load_generator_health import OK, SATURATED
 from locust_llm.slo.metric_definitions import ITL, TTFT, TTFT_FROM_DUE
@@ -323,12 +330,16 @@ def _count_failures(failures: Sequence[FailureGroup], shown: int = 0) -> str:
 
 
 def _rules(summary: Summary, run: Run, *, ends_run: bool) -> Iterator[str]:
-    """The rules that did not pass, with one line for all that share a reason."""
+    """The rules that did not pass, and those that passed without the failed requests, with one line
+    for all that share a reason."""
 
     def kind(result: SloResult) -> tuple[str, str]:
         return result.status, result.reason
 
-    open_ = sorted((result for result in summary.slos if result.status != PASS), key=kind)
+    told = (
+        result for result in summary.slos if result.status != PASS or IN_NO_AVERAGE in result.reason
+    )
+    open_ = sorted(told, key=kind)
     groups = [(key, list(rules_of_kind)) for key, rules_of_kind in groupby(open_, kind)]
     shown = max(MAX_RULES, sum(status == FAIL for (status, _), _ in groups))
     for (status, reason), rules_of_kind in groups[:shown]:

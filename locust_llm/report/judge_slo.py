@@ -342,7 +342,7 @@ def _describe_counted_beside(found: ObservedValue, reason: str) -> str:
         counted.append(f"{format_count(found.infinite, 'failed request')} as +infinity")
     if found.cancelled:
         counted.append(
-            f"{format_count(found.cancelled, 'cancelled request')} with the values that they had"
+            f"{format_count(found.cancelled, 'cancelled request')}, their missing part estimated"
         )
     beside = f"with {' and '.join(counted)}, unlike the table of successful ones" if counted else ""
     cut = _cut(found)

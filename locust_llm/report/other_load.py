@@ -14,6 +14,9 @@ from locust_llm.report.gate_occupancy import Occupancy
 from locust_llm.report.load_records import RequestColumns
 
 MIN_READINGS: Final = 3
+MIN_OTHERS_OF_FEW: Final = 2.0
+"""In fewer readings at least so many are named: a gauge may still have a request of the time before
+the load."""
 MIN_OTHERS: Final = 0.5
 MIN_SHARE: Final = 0.1
 """The least mean share of others' requests in the server. A smaller one is not named."""
@@ -31,6 +34,7 @@ class OtherLoad(msgspec.Struct, frozen=True, kw_only=True):
     flight around a reading are taken off."""
     in_server: float
     """All requests in it, running or waiting."""
+    of_one_reading: bool = False
 
 
 def measure_other_load(
@@ -46,7 +50,7 @@ def measure_other_load(
     for begin, until in find_loaded_times(run.stages, (run.profiling_at, end)):
         inside = history.inside(name, begin, until)
         readings += [sample for sample in inside if sample.running is not None]
-    if len(readings) < MIN_READINGS or not len(levels.at):
+    if not readings or not len(levels.at):
         return None
     sequences = _count_sequences(columns)
     references = 1 if run.settings.check_answers else 0
@@ -57,8 +61,13 @@ def measure_other_load(
             in_server, readings, _count_lost(columns, readings, run), strict=True
         )
     ]
-    found = OtherLoad(others=float(np.mean(others)), in_server=float(np.mean(in_server)))
-    few = found.others < MIN_OTHERS or found.others < MIN_SHARE * found.in_server
+    found = OtherLoad(
+        others=float(np.mean(others)),
+        in_server=float(np.mean(in_server)),
+        of_one_reading=len(readings) == 1,
+    )
+    least = MIN_OTHERS if len(readings) >= MIN_READINGS else MIN_OTHERS_OF_FEW
+    few = found.others < least or found.others < MIN_SHARE * found.in_server
     return None if few else found
 
 

@@ -173,6 +173,8 @@ class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
         return "name" in self.by.split(" / ")
 
 
+IN_NO_AVERAGE: Final = "in no average"
+"""In the reason of a rule on an average that is of the successful requests alone."""
 CHUNKS_AS_TOKENS: Final = "each chunk counts as a token"
 """The words in the reason of a rule on tokens that the server did not count."""
 

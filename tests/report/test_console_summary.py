@@ -687,3 +687,20 @@ def test_a_rate_of_chunks_is_called_one(sources: tuple[str, str], unit: str) -> 
     assert f" output {unit}." in lines[0]
     (row,) = [line for line in lines if line.startswith("Output (")]
     assert row.startswith(f"Output ({unit}) ")
+
+
+def test_a_mean_that_passes_without_the_failures_says_so_on_the_console() -> None:
+    """Half of the requests failed: 100 ms is the mean of the others alone."""
+    records = [answered(100.0, 120.0, sent_at=10.0 + i) for i in range(60)]
+    records += [failed(sent_at=10.5 + i) for i in range(60)]
+    lines = said(*records, slo=("ttft avg < 1s", "ttft p95 < 1s"), width=200)
+    assert (
+        "  PASS ttft avg < 1s: 95% interval 100ms to 100ms; 60 failures are in no average: a rule on "
+        "error_rate counts them"
+    ) in lines
+    (first, *_) = said(*records, slo=("ttft avg < 1s",), width=200)
+    assert first.startswith(
+        "SLO PASS: With 2 users mean TTFT (without the failures) is 100 ms, within 1 s; 60 of 120 "
+    )
+    # where none failed, nothing is told of a rule that passes
+    assert not any("PASS ttft" in line for line in said(*records[:60], slo=("ttft avg < 1s",))[1:])

@@ -47,6 +47,25 @@ def test_what_the_server_had_beside_the_run_is_of_others() -> None:
     assert measured(8.0, two_in_flight(inputs=4)) is None
 
 
+@pytest.mark.parametrize(("running", "others"), [(9.0, 8.0), (3.0, 2.0), (2.0, None)])
+def test_a_short_run_beside_others_has_one_reading(running: float, others: float | None) -> None:
+    """One request from second 10 to second 11. A gauge may still have one of the time before."""
+    records = [answered(100, 1000, sent_at=10.0, closed_at=11.0)]
+    history, run, columns = EngineHistory(), a_run(), collect_columns(records)
+    history.add(EngineSample(at=UNIX + 10.9, engine="vLLM", running=running))
+    found = measure_other_load(
+        history, columns, compute_occupancy(columns.requests, run.limits), run
+    )
+    if others is None:
+        assert found is None
+        return
+    assert found == OtherLoad(others=others, in_server=running, of_one_reading=True)
+    summary = replace(summarise_run(columns, run), other_load=found)
+    (warning,) = (one for one in make_remarks(summary, run) if "other clients" in one)
+    assert f"at least {others:.1f} of the {running:.1f} requests in it" in warning
+    assert "(one reading of its metrics)" in warning
+
+
 def test_where_nothing_was_sent_all_is_of_others() -> None:
     assert measured(22.0, []) is None
     assert measured(22.0, [], a_run(limits=((0.0, 3),))) == OtherLoad(others=22.0, in_server=22.0)

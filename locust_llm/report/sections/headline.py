@@ -28,6 +28,7 @@ from locust_llm.report.sections.sweep.knee import (
 )
 from locust_llm.report.summary_rows import (
     CHUNKS_AS_TOKENS,
+    IN_NO_AVERAGE,
     RequestBreakdown,
     RequestGroup,
     Row,
@@ -358,11 +359,9 @@ def _advice(inconclusive: Sequence[SloResult]) -> str:
 def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
     """``p95 of TTFT is 810 ms, within 3 s``"""
     name = BY_WORD[rule.metric].spoken_name
-    what = (
-        f"{rule.stat} of {name}"
-        if rule.percentile is not None
-        else f"{STATS.get(rule.stat, '')} {name}".strip()
-    )
+    what = f"{STATS.get(rule.stat, 'the')} {name}"
+    if rule.percentile is not None:
+        what = f"{rule.stat} of {name}"
     if rule.where:
         what += f" ({', '.join(f'{key}={value}' for key, value in rule.where)})"
     if rule.base:
@@ -391,7 +390,10 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         lands_on = "failed" if result.worst is None else "cut"
         counts = "" if side == "limit" else "which counts as "
         return f"{what} falls on a {lands_on} request, {counts}{side} {_limit(rule)}"
-    what += "" if rule.percentile is None else _beside_answers(rule, conditions)
+    if rule.percentile is not None:
+        what += _beside_answers(rule, conditions)
+    elif IN_NO_AVERAGE in result.reason:
+        what += " (without the failures)"
     what += f" ({CHUNKS_AS_TOKENS})" * (CHUNKS_AS_TOKENS in result.reason)
     if (
         BY_WORD[rule.metric].units is RATE

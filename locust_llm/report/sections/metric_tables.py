@@ -263,7 +263,7 @@ def _name_adjusted(conditions: Conditions) -> str:
     """The title of the table of all requests: what it has beside the successful ones."""
     beside = ["every failure as +infinity"] * bool(conditions.failed)
     beside += ["cut requests with their age (≥: at least)"] * bool(conditions.cut)
-    beside += ["cancelled requests with the values they had"] * bool(conditions.cancelled)
+    beside += ["cancelled requests, their missing part estimated"] * bool(conditions.cancelled)
     return f"Latencies with {'; '.join(beside)}"
 
 

@@ -434,6 +434,7 @@ def _others(summary: Summary) -> Iterator[str]:
     have worked on them, so nobody else is claimed."""
     if (load := summary.other_load) is None:
         return
+    source = "one reading of its metrics" if load.of_one_reading else "means of its metrics"
     given_up = bool(summary.conditions.cancelled) or any(
         failure.outcome.endswith("timeout") for failure in summary.failures
     )
@@ -441,14 +442,13 @@ def _others(summary: Summary) -> Iterator[str]:
         answered = bool(summary.conditions.succeeded)
         yield (
             f"WARNING: the server had at least {load.others:.1f} requests more than this run, of "
-            f"{load.in_server:.1f} (means of its metrics): requests that this run gave up, or other "
+            f"{load.in_server:.1f} ({source}): requests that this run gave up, or other "
             f"clients'.{' The latencies reflect them too.' * answered}"
         )
         return
     yield (
         f"WARNING: other clients used the server: at least {load.others:.1f} of the {load.in_server:.1f} "
-        "requests in it were not from this run (means of its metrics). The latencies reflect both "
-        "loads."
+        f"requests in it were not from this run ({source}). The latencies reflect both loads."
     )
 
 

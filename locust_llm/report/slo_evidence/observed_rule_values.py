@@ -23,6 +23,7 @@ from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.open_loop_delivery import Delivery
 from locust_llm.report.outages import Outage
 from locust_llm.report.request_selection import RequestSelection, sum_of_known
+from locust_llm.report.summary_rows import IN_NO_AVERAGE
 from locust_llm.slo.binomial_intervals import Ends, count_needed_values
 from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.slo.metric_definitions import (
@@ -262,7 +263,7 @@ def _distribution(
     cancelled = part.outcome(CANCELLED).size if metric.censored else 0
     if rule.stat == "avg":
         note = (
-            f"{_count_with_verb(counted, 'failure')} in no average: a rule on error_rate counts "
+            f"{_count_with_verb(counted, 'failure')} {IN_NO_AVERAGE}: a rule on error_rate counts "
             f"{'it' if counted == 1 else 'them'}"
             if counted
             else ""

@@ -208,7 +208,7 @@ def test_the_order_of_the_page() -> None:
     assert headings("gate") == [
         "Load test by-hand", "Prefill limits of the ramp", "TTFT and ITL over time", "Failures", "By group", "Timeline",
         "Distributions", "Requests", "Notes", "Rules", "Metrics",
-        "Latencies with every failure as +infinity; cancelled requests with the values they had",
+        "Latencies with every failure as +infinity; cancelled requests, their missing part estimated",
         "Conditions", "Measurement error", "Streaming smoothness",
         "Cancelled on purpose (13 requests, in the first table only in waits)",
         "Warmup (19 requests, only in metrics of the server)", "Client health",

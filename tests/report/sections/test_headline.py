@@ -105,7 +105,7 @@ def test_a_figure_near_its_limit_has_the_digits_that_part_them(
 
 @pytest.mark.parametrize(
     ("leaks", "expected"),
-    [(0, "number of leaks is 0, as required"), (2, "number of leaks is 2, and must be 0")],
+    [(0, "the number of leaks is 0, as required"), (2, "the number of leaks is 2, and must be 0")],
 )
 def test_a_number_that_must_be_met_exactly(leaks: int, expected: str) -> None:
     """A third of the answers has its own marker, so leaks can be seen."""
@@ -291,7 +291,7 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
         "The load generator was too inaccurate to measure this server, but the rules hold all the "
         "same: "
     )
-    assert make_headline(summary, run) == f"{held}error rate is 0%, within 5%"
+    assert make_headline(summary, run) == f"{held}the error rate is 0%, within 5%"
     line = format_verdict_line(summary, run)
     assert line is not None
     assert ". Merged chunks. The decided rule stands: such an error cannot have changed it" in line
@@ -308,7 +308,7 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
         summarise_run(collect_columns(spread(199)), run), client=summary.client, figure_errors=()
     )
     assert make_headline(summary, run).startswith(
-        f"{held.partition(',')[0]}, but a rule is broken all the same: error rate"
+        f"{held.partition(',')[0]}, but a rule is broken all the same: the error rate"
     )
     assert "The 2 decided rules stand: such an error cannot have changed them" in (
         format_verdict_line(summary, run) or ""
