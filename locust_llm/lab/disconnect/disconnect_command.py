@@ -66,7 +66,10 @@ from .disconnect_rounds import (
 LEAST_PASSES: Final = 2
 """Each situation has at least so many rounds: one has no interval."""
 NO_COUNTERS: Final = "none"
-OTHERS: Final = "others used the server before {count} of {of} rounds, whose counters do not count"
+OTHERS: Final = (
+    "other requests were in the server in at least {count} of {of} rounds: their counters do not "
+    "count, and the others may be off; send no other load"
+)
 parse_disconnect_time: Final = make_duration_reader("10s", "24h")
 
 

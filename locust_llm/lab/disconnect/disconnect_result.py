@@ -43,6 +43,8 @@ class SituationResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the KV cache was as empty after each round as before it. null: unknown."""
     tokens_per_day: float | None = None
     """The ghost tokens of a day with this many cancellations. null: no number was given."""
+    tokens_per_day_interval: tuple[float, float] | None = None
+    """The 95 % interval. null: one round has none."""
 
 
 class DisconnectVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,9 +89,12 @@ def summarise_rounds(
         if ghosts is None:
             method = WITNESS
             ghosts = _estimate_by_witness(own, rounds)
-        a_day = None
+        a_day, ends = None, None
         if cancellations_per_day is not None and ghosts is not None:
             a_day = ghosts.tokens * cancellations_per_day
+            if ghosts.tokens_interval is not None:
+                low, high = ghosts.tokens_interval
+                ends = low * cancellations_per_day, high * cancellations_per_day
         back = [one.kv_returned for one in own]
         results.append(
             SituationResult(
@@ -100,6 +105,7 @@ def summarise_rounds(
                 ghosts=ghosts,
                 kv_returned=None if None in back else all(back),
                 tokens_per_day=a_day,
+                tokens_per_day_interval=ends,
             )
         )
     return tuple(results)
@@ -188,12 +194,26 @@ def _list_rows(situations: Sequence[SituationResult]) -> Iterator[str]:
             one.method,
             back,
         ]
-        day = "-" if one.tokens_per_day is None else f"{one.tokens_per_day:,.0f}"
-        rows.append(row + [day] * daily)
+        rows.append(row + [_format_tokens_per_day(one)] * daily)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         yield "  ".join(cells).rstrip()
+
+
+def _format_tokens_per_day(one: SituationResult) -> str:
+    """``at most 63,200`` where no ghosts were found: those of the upper end."""
+    if one.tokens_per_day is None or one.ghosts is None:
+        return "-"
+    if _shows_none(one.ghosts) and one.tokens_per_day_interval is not None:
+        return f"at most {one.tokens_per_day_interval[1]:,.0f}"
+    return f"{one.tokens_per_day:,.0f}"
+
+
+def _shows_none(ghosts: GhostEstimate) -> bool:
+    """Whether no more was found than is on the way."""
+    ends = ghosts.tokens_interval
+    return ends is not None and ends[0] <= 0 and ghosts.tokens <= ON_THE_WAY
 
 
 def describe_ghosts(ghosts: GhostEstimate | None) -> str:
@@ -205,7 +225,7 @@ def describe_ghosts(ghosts: GhostEstimate | None) -> str:
     if ends is None:
         return f"{value} (one round)"
     low, high = (format_brief(end, digits=3) for end in ends)
-    if ends[0] <= 0 and ghosts.tokens <= ON_THE_WAY:
+    if _shows_none(ghosts):
         return f"none above {high}"
     return f"{value} ({low} to {high})"
 

@@ -51,6 +51,29 @@ def test_counters_come_first_and_a_day_has_its_tokens() -> None:
     )
 
 
+def test_no_ghosts_are_at_most_so_many_a_day() -> None:
+    """1.08 tokens each (0 to 3.16): at 20,000 cancellations a day at most 63,200. 5 (4 to 6) are
+    100,000."""
+    few = GhostEstimate(tokens=1.08, tokens_interval=(0.0, 3.16))
+    many = GhostEstimate(tokens=5.0, tokens_interval=(4.0, 6.0))
+    situations = tuple(
+        replace(
+            make_situation(0, 1),
+            ghosts=ghosts,
+            tokens_per_day=20_000 * ghosts.tokens,
+            tokens_per_day_interval=(0.0, 20_000 * high),
+        )
+        for ghosts, high in ((few, 3.16), (many, 6.0))
+    )
+    result = DisconnectResult(
+        url="http://a:1", server="", started="", version="1", clients=8, situations=situations
+    )
+    text = format_disconnect_result(result)
+    assert "none above 3.16" in text
+    assert "at most 63,200" in text
+    assert "100,000" in text
+
+
 @pytest.mark.parametrize(
     ("situations", "verdict"),
     [

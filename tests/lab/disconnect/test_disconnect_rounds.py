@@ -14,6 +14,7 @@ from locust_llm.lab.disconnect.disconnect_rounds import (
     find_gap_s,
     find_ghost_seconds,
     find_late_gap_s,
+    had_other_requests,
     is_kv_back,
 )
 from locust_llm.records.server_metrics_parser import EngineSample
@@ -112,3 +113,33 @@ def test_a_pace_is_that_of_the_later_half() -> None:
     record = answered(100, 900, 910, 920, 930)
     assert find_gap_s(record) == pytest.approx(0.2075)
     assert find_late_gap_s(record) == pytest.approx(0.010)
+
+
+@pytest.mark.parametrize(
+    ("before", "during", "last", "others"),
+    [
+        ((0.0, 0.0), 9.0, 0.0, False),
+        ((3.0, 0.0), 9.0, 0.0, True),  # users who send together leave the server empty for moments
+        ((0.0, 0.0), 10.0, 0.0, True),  # a witness and 8 clients are 9
+        (
+            (0.0, 0.0),
+            4.0,
+            3.0,
+            True,
+        ),  # ghosts of 8 clients and 3 others look alike, but not at the end
+    ],
+)
+def test_requests_of_others_are_seen_before_during_and_after(
+    before: tuple[float, ...], during: float, last: float, others: bool
+) -> None:
+    looks = [read(float(at), running=running) for at, running in enumerate(before)]
+    readings = [read(5.0, running=during)]
+    assert had_other_requests(looks, readings, read(9.0, running=last), 8) is others
+    assert had_other_requests([None], [], None, 8) is False
+
+
+@pytest.mark.parametrize(("first_tokens", "others"), [(9.0, False), (10.0, True)])
+def test_more_first_tokens_than_clients_are_of_others(first_tokens: float, others: bool) -> None:
+    before = read(1.0, running=0.0, ttft_count=100.0)
+    last = read(9.0, running=0.0, ttft_count=100.0 + first_tokens)
+    assert had_other_requests([before], [], last, 8) is others
