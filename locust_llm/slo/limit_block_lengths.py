@@ -79,5 +79,5 @@ def explain_short_comparison(
     each = f" with requests of {format_duration(latency_s)}" if latency_s else ""
     return (
         f"-t {run_time_s:g} is too short to name the best of {limits} prefill limits, which takes "
-        f"{LEAST_ROUNDS} rounds{each}: use -t {needed_s}s or fewer limits"
+        f"{LEAST_ROUNDS} rounds{each}: use at least -t {needed_s}s, or fewer limits"
     )

@@ -36,7 +36,7 @@ def test_five_requests_a_block_need_their_time() -> None:
         (
             60.0,
             "-t 60 is too short to name the best of 5 prefill limits, which takes 3 rounds with "
-            "requests of 2 s: use -t 113s or fewer limits",
+            "requests of 2 s: use at least -t 113s, or fewer limits",
         ),
         (70.0, ""),
         (None, ""),
@@ -54,7 +54,7 @@ def test_a_comparison_that_is_too_short_for_any_server_is_refused() -> None:
     """A block takes 1.25 s at least, 1.5 s on average: 18.75 s and 2 s, and 22.5 s / 0.8."""
     (refusal,) = validate_settings(Settings(**FIVE, run_time_s=20.0))
     assert refusal == (
-        "-t 20 is too short to name the best of 5 prefill limits, which takes 3 rounds: use -t 29s "
-        "or fewer limits"
+        "-t 20 is too short to name the best of 5 prefill limits, which takes 3 rounds: use at "
+        "least -t 29s, or fewer limits"
     )
     assert list(validate_settings(Settings(**FIVE, run_time_s=21.0))) == []

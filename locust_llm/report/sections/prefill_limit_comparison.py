@@ -72,6 +72,7 @@ from locust_llm.text.format import (
     format_brief,
     format_count,
     format_duration,
+    format_duration_rounded_up,
     format_number,
     format_signed,
 )
@@ -93,7 +94,6 @@ LONGEST_S: Final = 8 * 3600.0
 """More than so much more time is not worth naming."""
 VALUES_MARGIN: Final = 1.5
 """How much longer than on average a run takes to have enough values at each limit."""
-MIN_MINUTES: Final = 2
 
 
 class ObjectiveWords(NamedTuple):
@@ -429,8 +429,8 @@ def _describe_too_few(
         times = VALUES_MARGIN * LEAST_VALUES / max(fewest.values, 1)
     else:
         return f"{start} too many requests failed, or none was good. Compare fewer limits."
-    minutes = seconds / 60 * times
-    return f"{start} {missing}. Run for about {format_minutes(minutes)} or compare fewer limits."
+    longer = format_duration_rounded_up(seconds * times)
+    return f"{start} {missing}. Run for about {longer} or compare fewer limits."
 
 
 def _describe_no_limit(
@@ -481,17 +481,8 @@ def _describe_need(regrets: Sequence[LimitRegret], seconds: float) -> str:
     factor = (math.log1p(best.surely_high) / math.log1p(TOLERANCE)) ** 2
     more_s = seconds * (factor - 1)
     if more_s > LONGEST_S:
-        return (
-            f"{looks} More than {format_minutes(LONGEST_S / 60)} more would be needed to {decide}."
-        )
-    return f"{looks} About {format_minutes(more_s / 60)} more would {decide}."
-
-
-def format_minutes(minutes: float) -> str:
-    """``about`` how long, in whole minutes, or hours."""
-    if minutes >= 120:
-        return f"{minutes / 60:.0f} h"
-    return f"{max(MIN_MINUTES, math.ceil(minutes))} min"
+        return f"{looks} More than {format_duration_rounded_up(LONGEST_S)} more would be needed to {decide}."
+    return f"{looks} About {format_duration_rounded_up(more_s)} more would {decide}."
 
 
 def name_limits(limits: Sequence[Limit]) -> str:
