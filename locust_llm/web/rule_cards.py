@@ -225,7 +225,8 @@ class RuleBoard:
         where: str = "",
     ) -> None:
         """``where``: `` in this stage``. Empty: in the run."""
-        self._rules, self._where = tuple(rules), where
+        self._rules = tuple(rules)
+        self._where = where
         self._gauges = {
             str(rule): RuleGauge(rule, clock, stats) for rule in self._rules if _has_value(rule)
         }

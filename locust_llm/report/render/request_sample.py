@@ -350,7 +350,8 @@ def _of_stages(requests: pd.DataFrame, run: Run) -> Division:
     """By the time of the send: a stage has the requests that were asked for in it. A block without
     a request that counts is none to choose."""
     asked = requests["asked_at"].to_numpy(np.float64)
-    labels, numbers = list[str](), list[int]()
+    labels = list[str]()
+    numbers = list[int]()
     codes = np.full(len(requests), NO_VALUE, np.int16)
     profiling = (requests["phase"] == "profiling").to_numpy(np.bool_)
     for stage in run.stages[:MAX_STAGES]:
