@@ -174,9 +174,11 @@ class WorkerLosses:
         if how == ENDED and not (loss.sent or recovered or never or sessions):
             self._store.add_note(f"worker {worker} {how} {self._store.since_start()}")
         else:
+            when = self._store.since_start(ago_s)
+            if how == LOST:  # it may have been lost a little later
+                when = f"(last heard {when})"
             self._store.add_note(
-                f"{LOST_WORKER} {worker} {how} {self._store.since_start(ago_s)}"
-                f"{f' {IN_WARMUP}' * in_warmup}: "
+                f"{LOST_WORKER} {worker} {how} {when}{f' {IN_WARMUP}' * in_warmup}: "
                 f"{format_count(loss.sent, 'request')} that it had sent "
                 f"{'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
                 f"{format_count(recovered, 'record')} {'was' if recovered == 1 else 'were'} "

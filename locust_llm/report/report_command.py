@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -38,6 +39,9 @@ from . import console_summary, write_report_files
 from . import github_annotations as workflow
 from .recover_journals import add_journaled
 from .render import text_report as tables
+
+CLOCKS_S: Final = 60.0
+"""The clocks of two hosts may differ by so much."""
 
 
 class ReportOutput(ReportResult, frozen=True, kw_only=True):
@@ -95,6 +99,9 @@ def run_report_command(words: list[str]) -> int:
             parse_explained_metric(text)
     except ValueError as error:
         return fail(f"--blame {error}")
+    for file in options.records:
+        if foreign := _describe_foreign_records(folder, file):
+            return fail(foreign)
     try:
         if options.records:
             _add(folder, options.records)
@@ -142,6 +149,23 @@ def run_report_command(words: list[str]) -> int:
         print_safely(result.tables if options.verbose else result.text)
         print_ci_commands(result.annotations)
     return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
+
+
+def _describe_foreign_records(folder: Path, file: Path) -> str:
+    """That a file has requests of a time in which the run was not: it is of another run. Empty: it
+    has none, or the time of the run is not known."""
+    try:
+        run = read_run(folder)
+        closed_at = [record.closed_at + record.clock_offset_s for record in RecordFile(file)]
+    except (OSError, ValueError):  # the report says so
+        return ""
+    last_s = run.ended_at or math.inf
+    if not run.ended_at and run.settings.longest_s is not None and not run.settings.warms_up:
+        last_s = run.started_at + run.settings.longest_s
+    last_s += run.settings.stop_timeout_s + CLOCKS_S
+    if all(run.started_at - CLOCKS_S <= at <= last_s for at in closed_at):
+        return ""
+    return f"{file} is of another run: some of its requests ended before this run, or long after it"
 
 
 def _add(folder: Path, files: Sequence[Path]) -> None:

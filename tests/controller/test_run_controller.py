@@ -1327,7 +1327,7 @@ def test_a_silent_worker_loses_its_share_after_four_seconds_and_its_place_after_
     assert "stopped reporting 0.0 s after the start" in notes[0]  # it never did
     assert control.phases.limit.shares.share("b").share == 4
     time.advance(0.5)
-    assert any("worker a was lost 0.0 s" in note for note in control.facts().notes)
+    assert any("worker a was lost (last heard 0.0 s" in note for note in control.facts().notes)
 
 
 def test_users_of_a_lost_worker_are_gone_from_its_last_message_on(begun: Any) -> None:
@@ -1340,7 +1340,9 @@ def test_users_of_a_lost_worker_are_gone_from_its_last_message_on(begun: Any) ->
             control.on_status(worker, status(users=4, at=time.at))
     changes = [(change.at - UNIX, change.users) for change in control.facts().users]
     assert changes == [(0.25, 4), (0.25, 8), (10.0, 4)]
-    assert any("worker a was lost 10.0 s after the start" in n for n in control.facts().notes)
+    assert any(
+        "worker a was lost (last heard 10.0 s after the start" in n for n in control.facts().notes
+    )
 
 
 def test_arrivals_go_out_a_second_ahead_and_stop_when_the_phase_is_closed(begun: Any) -> None:

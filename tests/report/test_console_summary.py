@@ -477,7 +477,7 @@ def test_what_all_first_requests_failed_of_is_said_once() -> None:
 
 def test_what_was_lost_is_said_once_in_the_first_line() -> None:
     note = (
-        "WARNING: worker w2 was lost 7.3 s after the start: 3 requests that it had sent have no "
+        "WARNING: worker w2 was lost (last heard 7.3 s after the start): 3 requests that it had sent have no "
         "record"
     )
     run = replace(

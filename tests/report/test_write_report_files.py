@@ -123,6 +123,29 @@ def test_records_that_did_not_reach_the_master_are_added_once(
     assert "there is no nowhere.jsonl" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_records_of_another_run_are_refused(
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+    hours: int,
+) -> None:
+    run = a_run()
+    ended = run.ended_at or run.started_at + 60
+    write_reports(folder, msgspec.structs.replace(run, ended_at=ended))
+    elsewhere = tmp_path_factory.mktemp("worker")
+    (first, *_) = RecordFile(folder / "profile_export.jsonl")
+    away = msgspec.structs.replace(
+        first, id="away", clock_offset_s=first.clock_offset_s + 3600 * hours
+    )
+    fill(elsewhere, [away])
+    before = (folder / "profile_export.jsonl").read_bytes()
+    words = [str(folder), "--records", str(elsewhere / "profile_export.jsonl")]
+    assert commands.run_report_command(words) == ExitStatus.REFUSED
+    assert "is of another run: some of its requests ended" in capsys.readouterr().err
+    assert (folder / "profile_export.jsonl").read_bytes() == before
+
+
 @pytest.mark.parametrize("damage", [None, b"", b'{"run": {"name": "half', b'{"other": 1}', b"\xff"])
 def test_without_a_readable_run_json(folder: Path, damage: bytes | None) -> None:
     if damage is not None:
