@@ -482,7 +482,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
     if (paired := summary.paired) is not None:
         yield from describe_gaps_of_figures(_select_arm_figures(paired))
     if summary.waterfall is not None and not summary.swept:
-        yield summarise_latency_parts(summary.waterfall)
+        yield summarise_latency_parts(summary.waterfall, in_table=run.has_waits)
     yield from (
         remark for remark in select_top_remarks(summary, run) if not remark.startswith(FIRST_FAILED)
     )

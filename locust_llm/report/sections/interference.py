@@ -227,7 +227,8 @@ def measure_interference(
     if lost_s is None:
         usual = estimate_usual_gaps_s(gaps, ~disturbing)
         request_s = gaps.mean * gaps.gap_s
-        hidden = float(request_s[~disturbing].sum() / request_s.sum()) if touched.any() else 0.0
+        all_s = float(request_s.sum())
+        hidden = float(request_s[~disturbing].sum()) / all_s if all_s > 0 else 0.0
         if hidden > MAX_HIDDEN_SHARE:
             usual = np.full(len(usual), np.nan)
         lost_s = _lost(gaps, disturbing, usual, sure=True)

@@ -130,6 +130,8 @@ PREFILL_ALONE: Final = (
     "No other request of this run awaited a first token then: shorter prompts or a prefix cache "
     "make it shorter."
 )
+BEFORE_SEND: Final = (USER, LATE, RETRIES, GATE, PERMIT)
+"""What TTFT from Due has, and TTFT has not."""
 SECOND: Final = 0.5
 """A second part that grew by this share of the largest growth is named with it."""
 
@@ -490,21 +492,28 @@ def _list_largest_parts(
     ]
 
 
-def summarise_latency_parts(attribution: LatencyAttribution) -> str:
+def summarise_latency_parts(attribution: LatencyAttribution, *, in_table: bool = True) -> str:
     """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.`` for the first
-    breakdown, and what else is known of the time in the server."""
+    breakdown, and what else is known of the time in the server. ``in_table``: a table has TTFT from
+    Due too."""
     return " ".join(
         filter(
             None,
             (
-                *map(_summarise_breakdown, attribution.breakdowns[:1], [attribution]),
+                *(
+                    _summarise_breakdown(breakdown, attribution, in_table)
+                    for breakdown in attribution.breakdowns[:1]
+                ),
                 describe_server_time(attribution),
             ),
         )
     )
 
 
-def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> str:
+def _summarise_breakdown(
+    breakdown: LatencyBreakdown, attribution: LatencyAttribution, in_table: bool
+) -> str:
+    """The value stands here where it is in no table, and not nearly that of TTFT."""
     whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
     parts = ", ".join(
         f"{ms / whole_ms:.0%} {name}"
@@ -513,7 +522,11 @@ def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttrib
     stood_still = (breakdown.stood_still_ms or 0.0) / whole_ms
     if stood_still >= MIN_NAMED:
         parts += f"; the server stood still for {stood_still:.0%} of this time{_count_who_met_it(breakdown)}"
-    return f"{name_breakdown(breakdown)}: {parts}."
+    before_ms = sum(part.slow_ms for part in breakdown.parts if part.name in BEFORE_SEND)
+    value = ""
+    if not in_table and before_ms >= MIN_NAMED * whole_ms:
+        value = f" is {format_duration(breakdown.value_ms / 1e3)}"
+    return f"{name_breakdown(breakdown)}{value}: {parts}."
 
 
 def _format_part_row(part: LatencyPart, reported: Collection[str]) -> tuple[str, ...]:

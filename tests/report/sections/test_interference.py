@@ -231,6 +231,13 @@ def test_a_gap_of_no_time_has_the_level_of_its_moment() -> None:
     assert labels(answered(100, 100), failed(sent_at=10.05, closed_at=10.15)) == [1]
 
 
+def test_gaps_of_no_time_divide_by_nothing() -> None:
+    """All chunks of a stream came at one moment, while another request was in prefill."""
+    with np.errstate(all="raise"):
+        measured = found(answered(100, 100, 100, sent_at=10.0), answered(500, sent_at=9.9))
+    assert measured.gaps == 2
+
+
 def test_only_sharp_gaps_of_successful_requests_of_the_profiling_phase_and_all_prefills() -> None:
     # only the first gap has two exact ends
     blurred = answered(100, 110, 120, 130, merged=((2, 111_000),))
