@@ -40,7 +40,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_yesterdays_report_needs_neither_locust_nor_gevent() -> None:
     code = "import locust_llm, locust_llm.report.write_report_files as b; assert locust_llm.read is b.read"
-    assert loaded_by(code) == {"numpy", "pandas", "tabulate"}
+    assert loaded_by(code) == {"numpy", "tabulate"}
 
 
 def test_the_load_generator_needs_neither_numpy_nor_pandas() -> None:

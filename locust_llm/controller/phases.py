@@ -600,7 +600,7 @@ def find_rules_at_look(folder: Path, run: Run) -> list[RuleAtLook] | None:
     """The results of the deciding rules by the records so far (--until-decided). None: it could not
     be found out.
 
-    A process of its own judges them, as pandas and all the records would weigh on the load
+    A process of its own judges them, as numpy and all the records would weigh on the load
     generator.
     """
     try:

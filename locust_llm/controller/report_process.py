@@ -48,7 +48,7 @@ class ReportOutcome(NamedTuple):
 
 
 def make_reports(folder: Path) -> ReportOutcome:
-    """Make the reports in a process of its own, as pandas and all the records would weigh on the
+    """Make the reports in a process of its own, as numpy and all the records would weigh on the
     load generator. A reporter that dies must not take a run with it. The loop goes on meanwhile."""
     global _working, _given_up
     _given_up, reason = False, ""

@@ -79,7 +79,7 @@ def _compare_parser() -> argparse.ArgumentParser:
 
 
 def _compare_folders(options: argparse.Namespace) -> int:
-    from locust_llm.report import (  # late: pandas takes a second
+    from locust_llm.report import (  # late: numpy and all sections take long to import
         console_summary,
         run_comparison,
         write_report_files,

@@ -20,6 +20,7 @@ from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.report.array_types import Floats
 from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.measurement_window import describe_used_up_load
+from locust_llm.report.request_selection import mean_of_known
 from locust_llm.slo.binomial_intervals import TAIL
 from locust_llm.slo.student_t import find_student_t
 
@@ -62,7 +63,7 @@ def measure_cancelled_work(
     if not run.settings.check_cancellations:
         return None
     requests = columns.requests
-    cancelled = int((requests["outcome"] == CANCELLED).sum())
+    cancelled = int(requests.has("outcome", CANCELLED).sum())
     if not cancelled:
         return CancelledWork(cancelled=0, problem="no request was cancelled")
     tokens = _count_received(columns)
@@ -74,7 +75,7 @@ def measure_cancelled_work(
     still_running = 0.0
     for name in history.engines:
         samples = [sample for sample in history.by_name[name] if not sample.failure]
-        curve = _draw_curve(samples, float(requests["sent_at"].min()))
+        curve = _draw_curve(samples, requests.earliest("sent_at"))
         if curve is None:
             curves.clear()
             break
@@ -123,12 +124,12 @@ def _draw_curve(samples: Sequence[EngineSample], sent_at: float) -> _TokenCurve 
 def _count_received(columns: RequestColumns) -> Floats | None:
     """The tokens of each request. None: complete answers have no count of the server."""
     requests = columns.requests
-    complete = requests[requests["outcome"] == OK]
-    if (complete["tokens_from"] != "usage").any():
+    complete = requests.has("outcome", OK)
+    if (complete & ~requests.has("tokens_from", "usage")).any():
         return None
-    each = complete["tokens_per_chunk"].mean() if len(complete) else 1.0
-    by_chunks = (requests["outcome"] != OK) & (requests["tokens_from"] == "chunks")
-    tokens = requests["output_tokens"].fillna(0.0).to_numpy(np.float64)
+    each = mean_of_known(requests.floats("tokens_per_chunk")[complete]) or 1.0
+    by_chunks = ~complete & requests.has("tokens_from", "chunks")
+    tokens = np.nan_to_num(requests.floats("output_tokens"))
     return np.where(by_chunks, tokens * max(each, 1.0), tokens)
 
 
@@ -140,9 +141,10 @@ def _find_interval(
 ) -> tuple[float, float] | None:
     """None: too few windows have cancellations."""
     requests = columns.requests
-    began = float(requests["sent_at"].min())
+    began = requests.earliest("sent_at")
     ended = max(float(curve.at[-1]) for curve in curves)
-    took_s = requests["latency_s"][requests["outcome"] == OK].dropna()
+    took_s = requests.floats("latency_s")[requests.has("outcome", OK)]
+    took_s = took_s[~np.isnan(took_s)]
     if not len(took_s):
         return None
     window_s = ANSWERS_IN_A_WINDOW * float(np.percentile(took_s, LONG_ANSWER))
@@ -153,15 +155,15 @@ def _find_interval(
     received = np.array([_count_until(bound, columns, tokens) for bound in bounds])
     bounds[0] = min(float(curve.at[0]) for curve in curves)
     generated = np.sum([np.interp(bounds, curve.at, curve.tokens) for curve in curves], axis=0)
-    left_at = requests["closed_at"][requests["outcome"] == CANCELLED].to_numpy()
+    left_at = requests.floats("closed_at")[requests.has("outcome", CANCELLED)]
     left, _ = np.histogram(left_at, bounds)
     return find_ratio_interval(np.diff(generated - received), left.astype(np.float64))
 
 
 def _count_until(moment: float, columns: RequestColumns, tokens: Floats) -> float:
     """The tokens received until then. Those of an answer came evenly between its first and its last chunk."""
-    first = columns.requests["first_chunk_at"].to_numpy()
-    last = columns.requests["last_chunk_at"].to_numpy()
+    first = columns.requests.floats("first_chunk_at")
+    last = columns.requests.floats("last_chunk_at")
     share = np.clip((moment - first) / np.maximum(last - first, 1e-9), 0.0, 1.0)
     return float(np.nansum(share * tokens))
 

@@ -30,7 +30,7 @@ from locust_llm.report.disruption_results import (
     RequestFates,
 )
 from locust_llm.report.outages import Outage
-from locust_llm.report.request_selection import RequestSelection, has_outcome
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo_evidence.censoring import (
     COUNTED,
     bound_metric,
@@ -148,7 +148,7 @@ def measure_disruptions(
 
 def _collect_requests(everything: RequestSelection, first_at: float) -> _Requests:
     def has(*outcomes: str) -> Bools:
-        return np.asarray(has_outcome(everything.requests, outcomes)[everything.chosen])
+        return np.asarray(everything.requests.has("outcome", *outcomes)[everything.chosen])
 
     closed_at = np.fmax(everything["closed_at"], everything["last_chunk_at"])
     whole = has(OK) & np.isnan(everything["first_chunk_at"])
@@ -173,14 +173,13 @@ def _find_early_ends(everything: RequestSelection, ok: Bools, before: Bools) -> 
     """Which successful answers have fewer tokens than asked for, and a finish reason that does not
     explain it. ``before``: they ended before the first disruption. Fewer chunks than tokens are no
     early end where the limit ended the answer, as a chunk may hold several."""
-    counted = (everything.requests["tokens_from"] == "usage").to_numpy(np.bool_)
+    counted = everything.requests.has("tokens_from", "usage")
     asked = everything["asked_output_tokens"] * everything["choices"]
-    reason = everything.requests["finish_reason"].astype(str).to_numpy()[everything.chosen]
-    by_limit = np.isin(reason, BY_LIMIT)
+    reasons = everything.requests.texts("finish_reason").rows(everything.chosen)
     early = ok & (everything["output_tokens"] < asked)
-    early &= counted[everything.chosen] | ~by_limit
-    explained = {*EXPLAINED_ENDS, *reason[early & before]}
-    return np.asarray(early & ~np.isin(reason, list(explained)))
+    early &= counted[everything.chosen] | ~reasons.select(BY_LIMIT.__contains__)
+    explained = {*EXPLAINED_ENDS, *reasons.rows(early & before).tolist()}
+    return np.asarray(early & ~reasons.select(explained.__contains__))
 
 
 # -- windows ---------------------------------------------------------------------------------------
@@ -468,7 +467,7 @@ def _measure_budget(rule: Rule, known: _Requests, episode: Bools) -> BudgetSpent
     share = _find_allowed_share(rule)
     if share is None:
         return None
-    measured = known.everything.only(known.everything.requests["phase"] == PROFILING)
+    measured = known.everything.only(known.everything.requests.has("phase", PROFILING))
     counted = select_requests(rule, measured).outcome(*COUNTED)
     broken = _find_broken(rule, counted)
     inside = np.zeros(len(counted.chosen), np.bool_)
@@ -496,7 +495,7 @@ def _find_allowed_share(rule: Rule) -> float | None:
 
 def _find_broken(rule: Rule, counted: RequestSelection) -> Bools:
     """Which of these requests break the rule for certain, each by itself."""
-    failed = np.asarray(has_outcome(counted.requests, [*FAILURES])[counted.chosen])
+    failed = np.asarray(counted.requests.has("outcome", *FAILURES)[counted.chosen])
     if rule.metric == ERROR_RATE:
         return failed
     if rule.metric == "attainment":

@@ -7,11 +7,11 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.run_facts import LimitChange
 from locust_llm.report.array_types import Floats
+from locust_llm.report.request_table import RequestTable
 
 from .summary_rows import GateUse
 
@@ -38,7 +38,7 @@ class Occupancy:
     decoding: NDArray[np.int32]
 
 
-def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Occupancy:
+def compute_occupancy(requests: RequestTable, limits: Sequence[LimitChange]) -> Occupancy:
     """The levels from the requests' intervals, each half open: [asked, admitted) waiting, [sent,
     first chunk) using a slot, [first chunk, closed) decoding.
 
@@ -48,7 +48,7 @@ def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> 
     prove the gate wrong.
     """
     asked, admitted, sent, freed, first, closed = (
-        requests[name].to_numpy(np.float64)
+        requests.floats(name)
         for name in (
             "asked_at",
             "admitted_at",
@@ -96,7 +96,7 @@ def measure_gate_use(levels: Occupancy, start: float, end: float) -> GateUse | N
     )
 
 
-def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
+def unused_permit_s(requests: RequestTable, limits: Sequence[LimitChange]) -> Floats:
     """For each request, the seconds for which it waited at the gate though a permit was free: the
     load generator had not handed it over.
 
@@ -105,7 +105,7 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
     the time.
     """
     asked, admitted, freed, first, closed = (
-        requests[name].to_numpy(np.float64)
+        requests.floats(name)
         for name in ("asked_at", "admitted_at", "freed_at", "first_chunk_at", "closed_at")
     )
     changes = [
@@ -114,7 +114,7 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
         if change.limit is not None
     ]
     if (
-        not changes or (requests["attempt"].to_numpy(np.float64) > 1).any()
+        not changes or (requests.floats("attempt") > 1).any()
     ):  # attempts before had permits, and have no row
         return np.zeros(len(requests))
     until = np.where(np.isnan(admitted), closed, admitted)
@@ -134,33 +134,29 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
     return np.where(until > asked, meanwhile, 0.0)
 
 
-def permit_lag_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
+def permit_lag_s(requests: RequestTable, limits: Sequence[LimitChange]) -> Floats:
     """The same where several processes hand permits to each other. It is 0 with one process, which
     hands them on at once."""
-    if requests["worker"].nunique() < 2:
+    if len(requests.texts("worker").count_rows()) < 2:
         return np.zeros(len(requests))
     return unused_permit_s(requests, limits)
 
 
-def thin_occupancy(levels: Occupancy, points: int) -> pd.DataFrame:
-    """At most ``points`` rows for a plot, each over an equal share of the time: ``at`` (the middle,
+def thin_occupancy(levels: Occupancy, points: int) -> dict[str, Floats]:
+    """At most ``points`` values for a plot, each over an equal share of the time: ``at`` (the middle,
     Unix seconds) and the time-weighted mean of each level. ``limit`` is the one at the middle."""
     if len(levels.at) < 2:
-        return pd.DataFrame(
-            {name: np.empty(0) for name in ("at", "limit", "used", "waiting", "decoding")}
-        )
+        return {name: np.empty(0) for name in ("at", "limit", "used", "waiting", "decoding")}
     edges = np.linspace(levels.at[0], levels.at[-1], points + 1)
     middle = (edges[1:] + edges[:-1]) / 2
     length = np.diff(levels.at)
-    columns = {
-        "at": middle,
-        "limit": levels.limit[np.searchsorted(levels.at, middle, side="right") - 1],
-    }
+    limit = levels.limit[np.searchsorted(levels.at, middle, side="right") - 1]
+    columns: dict[str, Floats] = {"at": middle, "limit": limit.astype(np.float64)}
     for name in ("used", "waiting", "decoding"):
         area = np.zeros(len(levels.at))
         np.cumsum(getattr(levels, name)[:-1] * length, out=area[1:])
         columns[name] = np.diff(np.interp(edges, levels.at, area)) / np.diff(edges)
-    return pd.DataFrame(columns)
+    return columns
 
 
 def _real(starts: Floats, ends: Floats) -> Interval:

@@ -354,7 +354,7 @@ def _describe_counted_chunks(rule: Rule, seen: Evaluation) -> str:
     if rule.metric not in OF_OUTPUT_TOKENS:
         return ""
     ok = seen.main.outcome(OK)
-    of_chunks = int((ok.requests["tokens_from"] == "chunks").to_numpy()[ok.chosen].sum())
+    of_chunks = int(ok.requests.has("tokens_from", "chunks")[ok.chosen].sum())
     if not of_chunks:
         return ""
     of_all = "" if of_chunks == ok.size else f" in {of_chunks:,} of {ok.size:,} requests"

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from locust_llm.records.failure_kinds import generalise_failure_message
 from locust_llm.records.machine import usable_cores
@@ -44,6 +43,7 @@ from locust_llm.report.fluidity_and_qoe import (
     list_token_runs,
     measure_readability,
 )
+from locust_llm.report.request_table import Column, RequestTable, TextColumn
 from locust_llm.report.server_time_columns import ServerColumns, ServerTable
 from locust_llm.report.server_time_columns import join_server_columns as joined_server
 from locust_llm.slo.reading_pace import ReadingPace
@@ -51,6 +51,9 @@ from locust_llm.slo.reading_pace import ReadingPace
 from .fluidity_and_qoe import load_reading_pace
 from .inter_token_gaps import GapCounts
 from .part_values import RowBlock, read_row_block
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Names = tuple[str, ...]
 
@@ -124,7 +127,7 @@ class LongGaps:
 class RequestColumns:
     """The columns that the computations need of a run's records."""
 
-    requests: pd.DataFrame
+    requests: RequestTable
     """A row a request: stamps ``_at`` in Unix seconds, durations ``_s``, token counts, flags; NaN
     where there is none. ``message`` is the first message of its kind (``kind_of``)."""
     gaps: dict[str, GapCounts]
@@ -194,12 +197,12 @@ class ColumnCollector:
     def result(self) -> RequestColumns:
         """All columns. The collector is used up."""
         gaps, blurred, stalls = self._streams.result()
-        requests = self._table.frame()
+        columns = self._table.columns()
         for name, column in zip(STALLS, stalls, strict=True):
-            requests[name] = stalls[0] if np.array_equal(column, stalls[0], True) else column
-        _add(requests, self._streams.felt)
+            columns[name] = stalls[0] if np.array_equal(column, stalls[0], True) else column
+        columns |= self._streams.felt._asdict()
         return RequestColumns(
-            requests=requests,
+            requests=RequestTable(columns),
             gaps=gaps,
             blurred=blurred,
             server=self._server.result(),
@@ -207,32 +210,26 @@ class ColumnCollector:
         )
 
 
-def _add(requests: pd.DataFrame, what: Readability) -> None:
-    for name, column in zip(Readability._fields, what, strict=True):
-        requests[name] = column
-
-
 def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
     """The columns as ``collect_columns`` would have made them of the records of all parts, in
     order. The parts are used up."""
     tables = [part.requests for part in parts]
     sizes = [len(table) for table in tables]
-    columns: dict[str, object] = {}
+    columns: dict[str, Column] = {}
     for name in list(tables[0].columns):
-        values = [table.pop(name) for table in tables]
-        if name in SUMMARY_TEXTS:
+        values = [table.columns.pop(name) for table in tables]
+        texts = [value for value in values if isinstance(value, TextColumn)]
+        numbers = [value for value in values if not isinstance(value, TextColumn)]
+        if texts:
             codes = _Codes(KIND_OF.get(name))
             # of each part its codes as those of the whole; its last one, -1, is that of no text
-            of_parts = [
-                np.array([*map(codes.__getitem__, value.cat.categories), -1]) for value in values
-            ]
+            of_parts = [np.array([*map(codes.__getitem__, text.labels), -1]) for text in texts]
             which = [
-                whole_codes[value.cat.codes]
-                for whole_codes, value in zip(of_parts, values, strict=True)
+                whole_codes[text.codes] for whole_codes, text in zip(of_parts, texts, strict=True)
             ]
-            columns[name] = _categorical(np.concatenate(which), codes)
+            columns[name] = _make_text_column(np.concatenate(which), codes)
         else:
-            columns[name] = share_constant(np.concatenate([value.to_numpy() for value in values]))
+            columns[name] = share_constant(np.concatenate(numbers))
     gaps: defaultdict[str, GapCounts] = defaultdict(GapCounts)
     blurred = dict[str, CoalescedGaps]()
     for part in parts:
@@ -242,7 +239,7 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
             blurred.setdefault(phase, CoalescedGaps(GapCounts(), GapCounts())).merge(bounds)
     server = joined_server([part.server for part in parts])
     return RequestColumns(
-        requests=pd.DataFrame(columns, copy=False),
+        requests=RequestTable(columns),
         gaps=dict(gaps),
         blurred=blurred,
         server=server,
@@ -264,7 +261,7 @@ def _join_long_gaps(parts: Sequence[RequestColumns], sizes: Sequence[int]) -> Lo
 
 def make_data_frames(
     records: Iterable[Record], reader: ReadingPace = READER
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> tuple[RequestTable, "pd.DataFrame"]:
     """Everything, for people: ``requests`` (a row a request) and ``gaps`` (a row a gap between two
     chunks).
 
@@ -273,6 +270,8 @@ def make_data_frames(
     ``merged``: one of the two chunks came together with others, so this gap is not sharp and stays
     out of the percentiles.
     """
+    import pandas as pd
+
     table = _Table(NUMBERS, TEXTS, {})
     streams = _Streams(reader)
     ids: list[str] = []
@@ -290,8 +289,7 @@ def make_data_frames(
     codes, known = pd.factorize(np.array(ids, np.object_))
     which = np.repeat(codes, [len(part[0]) for part in parts[1:]])
     streams.result()
-    requests = table.frame()
-    _add(requests, streams.felt)
+    requests = RequestTable(table.columns() | streams.felt._asdict())
     return requests, pd.DataFrame(
         {
             "id": pd.Categorical.from_codes(which, categories=pd.Index(known)),
@@ -331,8 +329,9 @@ class _Codes(dict[str | None, int]):
         return len(self.labels) - 1
 
 
-def _categorical(which: Ints, codes: _Codes) -> pd.Categorical:
-    return pd.Categorical.from_codes(which, categories=pd.Index(codes.labels, dtype=np.object_))
+def _make_text_column(which: Ints, codes: _Codes) -> TextColumn:
+    """In as few bytes as the codes need: there may be a million rows."""
+    return TextColumn(which.astype(np.min_scalar_type(-max(len(codes.labels), 1))), codes.labels)
 
 
 class _Table:
@@ -388,8 +387,8 @@ class _Table:
         column = self._columns[name]
         column.frombytes(values.astype(column.typecode).tobytes())
 
-    def frame(self) -> pd.DataFrame:
-        """The rows as a DataFrame, with stamps in Unix time. The table is used up."""
+    def columns(self) -> dict[str, Column]:
+        """The columns, with stamps in Unix time. The table is used up."""
         self._settle()
         columns = {
             name: np.frombuffer(column, column.typecode) for name, column in self._columns.items()
@@ -403,13 +402,13 @@ class _Table:
         columns["last_chunk_at"] = np.where(
             streamed, columns["sent_at"] + columns["latency_s"], np.nan
         )
-        typed: dict[str, object] = {}
+        typed: dict[str, Column] = {}
         for name, column in columns.items():
             if name in self._codes:
-                typed[name] = _categorical(column, self._codes[name])
+                typed[name] = _make_text_column(column, self._codes[name])
             else:
                 typed[name] = share_constant(column.view(np.bool_) if name in FLAGS else column)
-        return pd.DataFrame(typed, copy=False)
+        return typed
 
     def _settle(self) -> None:
         if not self._rows:

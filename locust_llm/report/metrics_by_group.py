@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.run_facts import Run
-from locust_llm.report.array_types import Floats
+from locust_llm.report.array_types import Bools, Floats
 from locust_llm.report.distribution_rows import make_distribution_row
+from locust_llm.report.request_table import number_combinations
 from locust_llm.slo.binomial_intervals import find_interval_ranks
 from locust_llm.slo.metric_definitions import (
     GATE_WAIT,
@@ -257,28 +257,28 @@ def group_by_rate(main: RequestSelection, run: Run) -> Groups:
     yield WHOLE, main
 
 
-def _decoded_in_one(main: RequestSelection, run: Run, by: str) -> "pd.Series[bool] | None":
+def _decoded_in_one(main: RequestSelection, run: Run, by: str) -> Bools | None:
     """By limit or rate: whether each request ended under the limit, or in the quarter of the ramp, in
     which it began, and before the load stopped. An answer that was decoded under another load, or
     while the run ended, shows nothing of its own. None: by anything else."""
     if by in (LIMIT, CHANGED_LIMIT):
         at = np.array([change.at for change in run.limits])
         began, ended = (
-            np.searchsorted(at, main.requests[column])
+            np.searchsorted(at, main.requests.floats(column))
             for column in ("admitted_at", "last_chunk_at")
         )
     elif by == RATE:
         ramp_s = run.settings.request_rate_ramp_duration or math.inf
         began, ended = (
-            np.minimum((main.requests[column] - run.profiling_at) // (ramp_s / QUARTERS), QUARTERS)
+            np.minimum(
+                (main.requests.floats(column) - run.profiling_at) // (ramp_s / QUARTERS), QUARTERS
+            )
             for column in ("due_at", "last_chunk_at")
         )
     else:
         return None
     stop_at = math.inf if run.stopping_at is None else run.stopping_at
-    return pd.Series(began == ended, index=main.requests.index) & (
-        main.requests["last_chunk_at"] <= stop_at
-    )
+    return np.asarray((began == ended) & (main.requests.floats("last_chunk_at") <= stop_at))
 
 
 def group_by_turn(main: RequestSelection) -> Groups:
@@ -305,20 +305,20 @@ def group_by_kind(
 ) -> Iterator[tuple[str, Groups]]:
     """Group by user class, model and request name together, as far as there are several. The
     commonest group is first. ``kinds``: (word, column)."""
-    chosen = main.requests.loc[main.chosen, [column for _, column in kinds]]
-    several = [(word, column) for word, column in kinds if chosen[column].nunique() > 1]
+    texts = {column: main.requests.texts(column).rows(main.chosen) for _, column in kinds}
+    several = [(word, column) for word, column in kinds if len(texts[column].count_rows()) > 1]
     if not several:
         return
-    grouped = chosen.groupby([column for _, column in several], observed=True, sort=False)
-    which = grouped.ngroup().to_numpy()
-    labels: list[tuple[str, ...]] = [
-        key if isinstance(key, tuple) else (key,) for key in grouped.size().index
-    ]
-    common = np.argsort(-np.bincount(which[which >= 0], minlength=len(labels)), kind="stable")
+    columns = [texts[column] for _, column in several]
+    which, first_rows = number_combinations([column.codes for column in columns])
+    counts = np.bincount(which[which >= 0], minlength=len(first_rows))
+    common = np.lexsort((first_rows, -counts))
+    firsts = zip(*(column.rows(first_rows).tolist() for column in columns), strict=True)
+    labels = [" / ".join(text or "-" for text in texts_of_kind) for texts_of_kind in firsts]
 
     def groups() -> Groups:
         for i in common[:MAX_KINDS].tolist():
-            yield " / ".join(text or "-" for text in labels[i]), main.where(which == i)
+            yield labels[i], main.where(which == i)
         if len(common) > MAX_KINDS:
             yield (
                 f"{len(common) - MAX_KINDS} others",
@@ -373,7 +373,7 @@ def _group(
     part: RequestSelection,
     metrics: Sequence[Metric],
     with_tokens: bool,
-    decoding: "pd.Series[bool] | None",
+    decoding: Bools | None,
     mark: RowMarker,
 ) -> RequestGroup:
     """``decoding`` selects the requests for ITL and stalls; None: all."""

@@ -192,7 +192,9 @@ def measure_delivery(
     offer = run.offer
     if offer is None or not offer.due or not offer.duration_s > 0:
         return None
-    tried = main.only(main.requests["sent_at"].notna() | main.requests["outcome"].isin(FAILURES))
+    tried = main.only(
+        ~np.isnan(main.requests.floats("sent_at")) | main.requests.has("outcome", *FAILURES)
+    )
     arrived = tried.where(tried["turn"] == 0) if run.settings.fixed_schedule else tried
     sent = min(arrived.size, offer.due - offer.never_started)
     turns = tried.size / arrived.size if arrived.size else 1.0
@@ -265,9 +267,9 @@ def _left_at_gate(main: RequestSelection, run: Run, unsent: int) -> int:
     turned some away, without a record. It cut others, whose record has no admission."""
     requests = main.requests
     waited = (
-        requests["sent_at"].isna()
-        & requests["admitted_at"].isna()
-        & ~requests["outcome"].isin(FAILURES)
+        np.isnan(requests.floats("sent_at"))
+        & np.isnan(requests.floats("admitted_at"))
+        & ~requests.has("outcome", *FAILURES)
     )
     return max(0, min(unsent, run.turned_away + main.only(waited).size))
 
@@ -310,9 +312,8 @@ def _on_their_way(
     """The requests in flight at the stop that the server answered in the grace period. Also counted
     are requests that the grace period's end cut before they had as much time as a first answered
     one. A server that died has none of them."""
-    outcomes = arrived.requests["outcome"][arrived.chosen]
-    ok = (outcomes == OK).to_numpy(np.bool_)
-    cut = (outcomes == CUT).to_numpy(np.bool_)
+    ok = arrived.requests.has("outcome", OK)[arrived.chosen]
+    cut = arrived.requests.has("outcome", CUT)[arrived.chosen]
     lasted_s = over_s - due_s
     first_s = lasted_s[ok][np.argsort(due_s[ok], kind="stable")[:FIRST]]
     young = cut & (lasted_s < (first_s.max() if len(first_s) else math.inf))

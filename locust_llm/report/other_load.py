@@ -78,7 +78,7 @@ def _count_lost(
     came at most the longest latency before its worker was lost, and the server may work on it for
     as long as it does not notice. What was lost at an unknown time may always have been there."""
     requests = columns.requests
-    latency_s = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64)
+    latency_s = requests.floats("closed_at") - requests.floats("sent_at")
     longest_s = float(latency_s[~np.isnan(latency_s)].max(initial=0.0))
     measured = sum(loss.requests for loss in run.worker_losses if not loss.in_warmup)
     untimed = max(0, run.records_lost - measured)
@@ -89,7 +89,7 @@ def _count_lost(
 
 def _count_sequences(columns: RequestColumns) -> int:
     """The most that a request of the run can be in the server: one for each choice, or input."""
-    each = (columns.requests[name].max() for name in ("choices", "inputs"))
+    each = (columns.requests.latest(name) for name in ("choices", "inputs"))
     return max([1, *(int(most) for most in each if not math.isnan(most))])
 
 

@@ -213,7 +213,7 @@ def find_run_outages(
 ) -> tuple[Outage, ...]:
     """The outages of the profiling phase, as ``find_outages`` has them."""
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
-    main = everything.only(columns.requests["phase"] == "profiling")
+    main = everything.only(columns.requests.has("phase", "profiling"))
     return find_outages(everything, main, run, columns.long_gaps, readings)
 
 
@@ -264,7 +264,7 @@ def merge_outages(outages: Sequence[Outage], others: Sequence[Outage]) -> tuple[
 def select_held_up(part: RequestSelection, outages: Sequence[Outage], run: Run) -> RequestSelection:
     """The requests that were in flight in an outage, or failed in it."""
     began = np.where(np.isnan(part["sent_at"]), part["asked_at"], part["sent_at"])
-    ok = (part.requests["outcome"] == OK).to_numpy(np.bool_)[part.chosen]
+    ok = part.requests.has("outcome", OK)[part.chosen]
     streamed = ok & ~np.isnan(part["last_chunk_at"])
     over = np.where(streamed, part["last_chunk_at"], part["closed_at"])
     held = np.zeros(part.size, np.bool_)
@@ -335,7 +335,7 @@ def select_unanswered_since(main: RequestSelection, since: float) -> RequestSele
 def select_lost(main: RequestSelection, began: float, ended: float = math.inf) -> RequestSelection:
     """The requests in flight in this time that failed, or were cut without an answer. One count for
     all texts: a stream that broke as the server died is one of them."""
-    failed = main.requests["outcome"].isin(SERVER_FAILURES).to_numpy(np.bool_)[main.chosen]
+    failed = main.requests.has("outcome", *SERVER_FAILURES)[main.chosen]
     since = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
     # a request that was refused at once may begin and end with the last moment of an outage
     inside = (main["closed_at"] > began) & ((since < ended) | (main["closed_at"] <= ended))
@@ -344,7 +344,7 @@ def select_lost(main: RequestSelection, began: float, ended: float = math.inf) -
 
 def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
     """Which requests have neither a status nor a chunk."""
-    own = main.requests["outcome"].isin((OK, *OWN)).to_numpy(np.bool_)[main.chosen]
+    own = main.requests.has("outcome", OK, *OWN)[main.chosen]
     return np.isnan(main["status"]) & np.isnan(main["last_chunk_at"]) & ~own
 
 
@@ -467,7 +467,7 @@ def _are_broken_off(
 ) -> "np.typing.NDArray[np.bool_]":
     """Which requests ended in a silence and had awaited a token until then: a proxy closes the
     connections to a server that stands still, and their users send again."""
-    answered = (everything.requests["outcome"] == OK).to_numpy(np.bool_)[everything.chosen]
+    answered = everything.requests.has("outcome", OK)[everything.chosen]
     closed_at = everything["closed_at"]
     return ~answered & (closed_at > began) & (closed_at < ended) & (everything["sent_at"] < ended)
 
@@ -571,7 +571,7 @@ def _find_longest_wait_s(
     lengths = _count_uncached_tokens(silence.flying)
     known = others.where(~np.isnan(others["ttft_s"]))
     if models := silence.flying.texts("model"):
-        known = known.only(known.requests["model"].isin(models.keys()))
+        known = known.only(known.requests.has("model", *models.keys()))
     if known.size < MIN_REQUESTS or not (known["closed_at"] < silence.began).any():
         return math.inf  # a server may load its model for the first request
     if _find_largest(silence.flying["images"]) or _find_largest(silence.flying["audio_s"]):
@@ -665,8 +665,8 @@ def _list_answering_times(
     first = everything["sent_at"] + ttft_s
     last, closed = everything["last_chunk_at"], everything["closed_at"]
     streamed = ~np.isnan(last)
-    ended_by_us = everything.requests["outcome"].isin(ENDED_BY_US).to_numpy(np.bool_)
-    broken_off = everything.requests["outcome"].isin(BROKEN_OFF).to_numpy(np.bool_)
+    ended_by_us = everything.requests.has("outcome", *ENDED_BY_US)
+    broken_off = everything.requests.has("outcome", *BROKEN_OFF)
     silent = (ended_by_us | broken_off)[everything.chosen]
     silent |= everything["status"] == GATEWAY_TIMEOUT
     whole = ~streamed & ~np.isnan(everything["status"]) & ~silent

@@ -1,14 +1,13 @@
 """Request selection: some of the requests of a run, and sums and means of their columns."""
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.report.array_types import Floats
+from locust_llm.report.array_types import Bools, Floats
+from locust_llm.report.request_table import RequestTable
 
 
 @dataclass(frozen=True)
@@ -16,11 +15,12 @@ class RequestSelection:
     """Some of the requests of a run. It is a mask, as there may be a million requests, and copies
     would double the memory."""
 
-    requests: pd.DataFrame
+    requests: RequestTable
     chosen: NDArray[np.bool_]
 
-    def only(self, mask: "pd.Series[bool]") -> "RequestSelection":
-        return RequestSelection(self.requests, self.chosen & mask.to_numpy(np.bool_))
+    def only(self, mask: Bools) -> "RequestSelection":
+        """``mask`` is of all requests."""
+        return RequestSelection(self.requests, self.chosen & mask)
 
     def where(self, these: NDArray[np.bool_]) -> "RequestSelection":
         """The selected requests for which ``these``, which has their length, is true."""
@@ -29,20 +29,22 @@ class RequestSelection:
         return RequestSelection(self.requests, chosen)
 
     def outcome(self, *outcomes: str) -> "RequestSelection":
-        return RequestSelection(self.requests, self.chosen & has_outcome(self.requests, outcomes))
+        return self.only(self.requests.has("outcome", *outcomes))
 
-    def count(self, column: str, value: object) -> int:
-        return int(((self.requests[column] == value).to_numpy(np.bool_) & self.chosen).sum())
+    def count(self, column: str, value: str) -> int:
+        return int((self.requests.has(column, value) & self.chosen).sum())
 
     def texts(self, column: str) -> dict[str, int]:
         """How many requests have each text of a column, the most frequent first. Requests without a
         text are left out."""
-        counted = self.requests[column][self.chosen].value_counts()
-        return {str(text): int(count) for text, count in counted.items() if text and count}
+        counted = self.requests.texts(column).rows(self.chosen).count_rows().items()
+        return {text: n for text, n in sorted(counted, key=lambda item: -item[1]) if text}
 
     def __getitem__(self, column: str) -> Floats:
         """The values of a column; NaN where a request has none."""
-        return self.requests[column].to_numpy()[self.chosen].astype(np.float64, copy=False)
+        values = self.requests.columns[column]
+        assert isinstance(values, np.ndarray), f"{column} is a column of texts"
+        return values[self.chosen].astype(np.float64, copy=False)
 
     @property
     def size(self) -> int:
@@ -59,17 +61,6 @@ class RequestSelection:
             return math.nan, math.nan
         began = np.where(np.isnan(self["sent_at"]), self["asked_at"], self["sent_at"])
         return float(began.min()), float(np.fmax(self["closed_at"], self["last_chunk_at"]).max())
-
-
-def has_outcome(requests: pd.DataFrame, outcomes: Collection[str]) -> NDArray[np.bool_]:
-    """Which requests have one of these outcomes. It is asked for each value of each block, and
-    pandas' isin takes a millisecond however few requests there are."""
-    column = requests["outcome"].array
-    if not isinstance(column, pd.Categorical):
-        return requests["outcome"].isin(outcomes).to_numpy(np.bool_)
-    wanted = np.array([*(name in outcomes for name in column.categories), False])
-    found: NDArray[np.bool_] = wanted[column.codes]  # -1, the last one, is that of no outcome
-    return found
 
 
 def ratio_of_sums(of: Floats, to: Floats) -> float | None:

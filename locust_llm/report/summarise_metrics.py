@@ -87,6 +87,7 @@ from .measurement_window import (
 )
 from .metrics_by_group import count_sessions, divide_requests, fit_ttft_growth, measure_model_mix
 from .request_selection import RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
+from .request_table import number_combinations
 from .sections.ab_comparison import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.prefill_limit_comparison import compare_limits, select_limit_requests
 from .slo_evidence.capacity_evidence import find_capacity
@@ -137,7 +138,7 @@ def summarise_run(
     """
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     warm, main = (
-        everything.only(columns.requests["phase"] == phase) for phase in ("warmup", "profiling")
+        everything.only(columns.requests.has("phase", phase)) for phase in ("warmup", "profiling")
     )
     within = find_measured_span(run)
     loaded = find_loaded_span(main, run) if within is None else within
@@ -327,7 +328,7 @@ def _with_permits(
 ) -> ProcessEvidence:
     """``permit_s``: how long each request of all processes waited at the gate while a permit was
     free."""
-    part = main.only(main.requests["worker"] == process.worker)
+    part = main.only(main.requests.has("worker", process.worker))
     return replace(process, permit_lag_p99_ms=_p99_ms(permit_s[part.chosen]))
 
 
@@ -520,24 +521,32 @@ def _drop_zeros(counts: dict[str, int]) -> dict[str, int]:
 
 def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
     """The failures, the most frequent first."""
-    kind_columns = ["outcome", "name", "status", "error"]
-    failed = part.requests.loc[part.outcome(*FAILURES).chosen, [*kind_columns, "arm"]]
-    of_arm = failed.assign(base=failed["arm"] == BASE, candidate=failed["arm"] == CANDIDATE)
-    kinds = of_arm.groupby(kind_columns, observed=True, dropna=False).agg(
-        count=("arm", "size"), base=("base", "sum"), candidate=("candidate", "sum")
+    failed = part.outcome(*FAILURES)
+    requests = failed.requests.rows(failed.chosen)
+    outcome, name, error = (requests.texts(column) for column in ("outcome", "name", "error"))
+    status, status_codes = np.unique(requests.floats("status"), return_inverse=True)
+    which, first_rows = number_combinations([outcome.codes, name.codes, status_codes, error.codes])
+    of_arms = [
+        np.bincount(which[requests.has("arm", arm)], minlength=len(first_rows)).tolist()
+        for arm in (BASE, CANDIDATE)
+    ]
+    kinds = zip(
+        *(texts.rows(first_rows).tolist() for texts in (outcome, name, error)),
+        status[status_codes[first_rows]].tolist(),
+        np.bincount(which, minlength=len(first_rows)).tolist(),
+        *of_arms,
+        strict=True,
     )
     rows = [
         FailureGroup(
             outcome=outcome,
             name=name,
             status=None if math.isnan(status) else int(status),
-            count=n,
-            message=first,
+            count=count,
+            message=message or "",
             arms=_drop_zeros({BASE: base, CANDIDATE: candidate}),
         )
-        for outcome, name, status, first, n, base, candidate in kinds.reset_index().itertuples(
-            index=False
-        )
+        for outcome, name, message, status, count, base, candidate in kinds
     ]
     return tuple(sorted(rows, key=lambda row: -row.count))
 
@@ -606,9 +615,11 @@ def collect_evidence(
     each at most. One row per process with requests. ``required``: each must have a certificate.
     """
     health = {h.worker: h for h in healths}
-    workers = part.requests["worker"]
-    names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
-    rows = (_evidence_of(name, part.only(workers == name), health.get(name)) for name in names)
+    names = sorted(part.requests.texts("worker").rows(part.chosen).count_rows()) or sorted(health)
+    rows = (
+        _evidence_of(name, part.only(part.requests.has("worker", name)), health.get(name))
+        for name in names
+    )
     machines = Counter(map(_host, names))
     return tuple(
         replace(row, required=required, beside=machines[_host(row.worker)]) for row in rows
@@ -670,7 +681,7 @@ def _p99_ms(seconds: Floats) -> float | None:
 def _counted_output(ok: RequestSelection) -> Floats:
     """The output tokens where the server counted them. A chunk may hold several, so a number of
     chunks is no length."""
-    of_chunks = (ok.requests["tokens_from"] == "chunks").to_numpy(np.bool_)[ok.chosen]
+    of_chunks = ok.requests.has("tokens_from", "chunks")[ok.chosen]
     return np.where(of_chunks, np.nan, ok["output_tokens"])
 
 
@@ -713,7 +724,7 @@ def _counts(
         chunks=int(ok["chunks"].sum()),
         merged_chunks=int(ok["merged"].sum()),
         ttft_upper_bounds=int(ok["ttft_is_upper_bound"].sum()),
-        not_streamed=ok.count("streamed", False),
+        not_streamed=int((ok["streamed"] == 0).sum()),
         tokens_from_usage=ok.count("tokens_from", "usage"),
         tokens_from_chunks=ok.count("tokens_from", "chunks"),
         tokens_unknown=ok.count("tokens_from", ""),

@@ -13,10 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-import pandas as pd
 from msgspec.structs import replace as replaced
 
 from locust_llm.answers.reference_answer import ReferenceAnswer
@@ -49,11 +48,12 @@ from locust_llm.report.outages import (
     list_standstills,
     merge_outages,
 )
+from locust_llm.report.request_table import RequestTable
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
 from locust_llm.report.sections.latency_breakdown import (
     add_server_histograms,
     attribute_latencies,
-    make_parts_frame,
+    make_parts_table,
 )
 from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
 from locust_llm.report.sections.run_summary import Summary
@@ -87,6 +87,9 @@ from .sections.speculation import measure_speculation
 from .spans_file import SpansRefused as SpansRefused
 from .spans_file import join_spans_file
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
 SUMMARY_FILE: Final = "summary.md"
@@ -107,18 +110,18 @@ T = TypeVar("T")
 class Results:
     """A run as DataFrames. ``columns.make_data_frames`` describes their content."""
 
-    requests: pd.DataFrame
-    gaps: pd.DataFrame
+    requests: "pd.DataFrame"
+    gaps: "pd.DataFrame"
     run: Run
     broken_lines: int
     folder: Path
 
     @cached_property
-    def waterfall(self) -> pd.DataFrame:
+    def waterfall(self) -> "pd.DataFrame":
         """The parts of each request's time, its ``id`` first, with its index in ``requests``. An
         attempt that was tried again is in the part ``retries`` of the last one."""
         columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
-        frame = make_parts_frame(columns, read_spans(self.folder).times, self.run)
+        frame = make_parts_table(columns, read_spans(self.folder).times, self.run).to_frame()
         ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
         # a run that goes on has more records now
         frame = frame.iloc[: len(ids)].set_index(ids.index)
@@ -157,7 +160,7 @@ def remake_reports(
     if damage and (folder / RUN).exists():
         with suppress(OSError):
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
-    recorded = int((columns.requests["phase"] == "profiling").sum())
+    recorded = int(columns.requests.has("phase", "profiling").sum())
     run = find_gone_records(folder, run, recorded)
     run = renew_notes(run, RecordFile(folder / RECORDS), _history(folder, []))
     if spans is not None:
@@ -170,7 +173,8 @@ def read(folder: Path | str) -> Results:
     folder = Path(folder)
     file = RecordFile(folder / RECORDS)
     requests, gaps = make_data_frames(file, load_reading_pace(folder))
-    return Results(requests, gaps, _run(folder, requests)[0], file.unread.count, folder)
+    run, _ = _run(folder, requests)
+    return Results(requests.to_frame(), gaps, run, file.unread.count, folder)
 
 
 def draw_timeline(
@@ -191,7 +195,7 @@ def draw_timeline(
     if not (folder / RECORDS).is_file():
         raise ValueError(f"{folder} is not a run folder: it has no {RECORDS}")
     columns, _ = read_columns(folder / RECORDS)
-    if columns.requests.empty:
+    if not len(columns.requests):
         raise ValueError(f"{folder} is an empty run: its {RECORDS} has no record")
     run, _ = _run(folder, columns.requests)
     span = (
@@ -333,12 +337,12 @@ def _make_files(
             else None
         ),
     )
-    parts: pd.DataFrame | None = None
+    parts: RequestTable | None = None
     if summary.waterfall is not None:
         parts = _made(
             "the parts of single requests",
             unmade,
-            lambda: make_parts_frame(columns, read_spans(folder).times, run),
+            lambda: make_parts_table(columns, read_spans(folder).times, run),
         )
     before = len(unmade)
     make(HTML_FILE, html)
@@ -538,7 +542,7 @@ def _up_to_date(folder: Path) -> bool:
         return False
 
 
-def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
+def _run(folder: Path, requests: RequestTable) -> tuple[Run, bool]:
     """(the run of run.json, or what is known without it; whether a part of it could not be
     read)."""
     unknown = _unknown(folder, requests)
@@ -558,10 +562,10 @@ def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
     ), True
 
 
-def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
+def _unknown(folder: Path, requests: RequestTable) -> Run:
     """A run of which only the records are known."""
-    began = max(0.0, float(requests["asked_at"].min())) if len(requests) else 0.0
-    models = requests["model"].astype(str).unique().tolist()
+    began = max(0.0, requests.earliest("asked_at")) if len(requests) else 0.0
+    models = requests.texts("model").count_rows()
     name = folder.resolve().name.encode("utf-8", "replace").decode()
     return Run(
         name=name, settings=Settings(), started_at=began, profiling_at=began, model=" ".join(models)

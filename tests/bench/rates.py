@@ -16,13 +16,13 @@ from random import Random
 from typing import Final, NamedTuple
 
 import numpy as np
-import pandas as pd
 from tabulate import tabulate
 
 from locust_llm.records.outcomes import OK
 from locust_llm.records.run_facts import BY_RATE, BY_RESPONSE_TIME, Run, UserStart
 from locust_llm.report.measurement_window import RateWindow, find_settled_window
 from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.request_table import RequestTable, TextColumn
 from locust_llm.report.slo_evidence.observed_rule_values import (
     Evaluation,
     ObservedValue,
@@ -183,9 +183,9 @@ LOADS: Final = (
 
 def evaluate(load: Load, requests: list[Request], *, settles: bool) -> ObservedValue:
     asked, sent, over = np.array(requests).T
-    table = pd.DataFrame(
+    table = RequestTable(
         {
-            "outcome": pd.Categorical([OK] * len(sent)),
+            "outcome": TextColumn(np.zeros(len(sent), np.int8), [OK]),
             "asked_at": asked, "sent_at": sent, "closed_at": over, "last_chunk_at": over,
         }
     )  # fmt: skip

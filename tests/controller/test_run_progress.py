@@ -306,7 +306,7 @@ def test_the_evidence_so_far_is_that_of_the_report(records: list[Record]) -> Non
     for record in records:
         stats.add(record)
     columns = collect_columns(records).requests
-    main = RequestSelection(columns, (columns["phase"] == "profiling").to_numpy())
+    main = RequestSelection(columns, columns.has("phase", "profiling"))
     if not main.size:
         assert stats.client() is None
         return

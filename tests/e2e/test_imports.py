@@ -1,5 +1,5 @@
-"""What commands import: a load test and its report no part of the lab, and ``--version`` nothing
-that takes long."""
+"""What commands import: a load test and its report no part of the lab and no pandas, and
+``--version`` nothing that takes long."""
 
 import subprocess
 import sys
@@ -62,7 +62,9 @@ def test_a_run_and_its_report_import_neither_the_lab_nor_the_simulator(
     )  # fmt: skip
     report = modules_of("report", "--json", folder)
     assert "locust_llm.plugin" in run
+    assert not {"numpy", "pandas", "tabulate"} & run
     assert "locust_llm.report.write_report_files" in report
+    assert not {"locust", "gevent", "pandas"} & report
     assert of_the_lab(run | report) == set()
     assert not any(module.startswith("locust_llm.simulator") for module in run | report)
 

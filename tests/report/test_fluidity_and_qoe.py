@@ -106,32 +106,32 @@ def test_chunks_of_a_token_each_are_as_any_others(them: list[list[int]], pace: f
 def test_by_pencil() -> None:
     """Two servers of one mean ITL. Tokens are due at 1 s and each 0.1 s; the reader takes 0.2 s for
     each."""
-    frame = collect_columns(
+    table = collect_columns(
         [answered(*EVEN), answered(*BURSTS), answered(1200), answered(500, 3000)], READER
     ).requests
     # even: token i comes at 0.5 + 0.15 i, due 1 + 0.1 i: in time up to i = 10; then each of ten is
     # late by 50 ms, misses one bursts: i = 11 comes at 2.5, due at 2.1: late by 0.4, misses 1 + 4
     # deadlines; the other twenty are in time late: the first and only one misses 1 + floor(0.2 /
     # 0.1); pause: due at 1.1, late by 1.9: 20 missed
-    assert frame["fluidity"].tolist() == pytest.approx([11 / 21, 20 / 25, 0.0, 1 / 21])
+    assert table.floats("fluidity").tolist() == pytest.approx([11 / 21, 20 / 25, 0.0, 1 / 21])
     # a reader from 0.5 on is at 0.5 + 0.2 i: behind all of these; but not of the last
-    assert frame["reading_stall_s"].tolist() == pytest.approx([0, 0, 0, 2.3])
-    assert frame["qoe"].tolist()[:2] == [1, 1]
+    assert table.floats("reading_stall_s").tolist() == pytest.approx([0, 0, 0, 2.3])
+    assert table.floats("qoe").tolist()[:2] == [1, 1]
     # late by 0.2: half a step of 0.2 is the area of one token, 0.1; over 0.2 + 0.1. Pause: read at
     # 1 and at 3, to the end at
     # 3.2: 2.1 + 0.1; in time it were 2.1 + 1.9
-    assert frame["qoe"].tolist()[2:] == pytest.approx([0.1 / 0.3, 2.2 / 4.0])
+    assert table.floats("qoe").tolist()[2:] == pytest.approx([0.1 / 0.3, 2.2 / 4.0])
 
 
 def test_the_example_of_the_docs() -> None:
     """docs/reference/metrics.md: the same TTFT and the same mean ITL."""
     even = answered(*(500 + 150 * i for i in range(41)))
     pause = answered(*(500 + 50 * i for i in range(11)), *(5050 + 50 * i for i in range(30)))
-    frame = collect_columns([even, pause]).requests
-    assert frame["itl_s"].tolist() == [0.15, 0.15]
-    assert frame["fluidity"].tolist() == pytest.approx([1, 40 / 45])
-    assert frame["qoe"].tolist() == pytest.approx([1, 0.890], abs=5e-4)
-    assert frame["reading_stall_s"].tolist() == pytest.approx([0, 2.258], abs=5e-4)
+    table = collect_columns([even, pause]).requests
+    assert table.floats("itl_s").tolist() == [0.15, 0.15]
+    assert table.floats("fluidity").tolist() == pytest.approx([1, 40 / 45])
+    assert table.floats("qoe").tolist() == pytest.approx([1, 0.890], abs=5e-4)
+    assert table.floats("reading_stall_s").tolist() == pytest.approx([0, 2.258], abs=5e-4)
 
 
 def test_what_nobody_can_tell_is_absent() -> None:
@@ -145,12 +145,13 @@ def test_what_nobody_can_tell_is_absent() -> None:
     ]
     tight = ReadingPace(pace=10.0, ttft_s=0.4, tpot_s=0.1)
     found = collect_columns(records, tight)
-    assert found.requests["fluidity"].isna().tolist() == [True] * 3 + [False] * 3
+    fluidity = found.requests.floats("fluidity")
+    assert np.isnan(fluidity).tolist() == [True] * 3 + [False] * 3
     # two came together, due at 0.5 and 0.6: the first is late by 0.1 and misses two
-    assert found.requests["fluidity"].tolist()[3] == pytest.approx(2 / 4)
+    assert fluidity.tolist()[3] == pytest.approx(2 / 4)
     # late by 0.1 at first: misses two; its other tokens are due from 0.6 on, so the next chunk is
     # in time
-    assert found.requests["fluidity"].tolist()[4:] == pytest.approx([8 / 10, 11 / 13])
+    assert fluidity.tolist()[4:] == pytest.approx([8 / 10, 11 / 13])
     whole, halves = (
         make_data_frames(records, tight)[0],
         join_columns(
@@ -159,7 +160,7 @@ def test_what_nobody_can_tell_is_absent() -> None:
     )
     for name in ("fluidity", "qoe", "reading_stall_s"):
         for other in (whole, halves):
-            assert np.array_equal(other[name], found.requests[name], equal_nan=True)
+            assert np.array_equal(other.floats(name), found.requests.floats(name), equal_nan=True)
 
 
 def test_rules_and_tables() -> None:

@@ -111,7 +111,7 @@ def test_nothing() -> None:
     assert steps(levels) == []
     assert measure_gate_use(levels, 0.0, 1.0) is None
     assert measure_gate_use(levels, math.nan, math.nan) is None
-    assert thin_occupancy(levels, 10).empty
+    assert not len(thin_occupancy(levels, 10)["at"])
 
 
 def test_thinned_keeps_the_time_weighted_mean() -> None:

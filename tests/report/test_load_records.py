@@ -49,7 +49,8 @@ def test_each_column_is_the_records_property() -> None:
         failed("http_status", status=500, error="oops"),
         answered(100, phase="warmup", outcome="cut", streamed=False),
     ]
-    wide, narrow = make_data_frames(records)[0], collect_columns(records).requests
+    tables = (make_data_frames(records)[0], collect_columns(records).requests)
+    wide, narrow = (table.to_frame() for table in tables)
     for frame in (wide, narrow):
         for name in set(frame.columns) - {
             *load_records.STAMPS,
@@ -94,10 +95,10 @@ def test_messages_without_end_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     words = ["one", "two", "three", "four", "one"]
     requests = collect_columns(failed("reset", error=f"{word} 7") for word in words).requests
     other = "(messages of other kinds)"
-    assert requests["error"].tolist() == ["one 7", "two 7", other, other, "one 7"]
+    assert requests.texts("error").tolist() == ["one 7", "two 7", other, other, "one 7"]
 
 
 def test_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_records, "BLOCK", 3)
     requests = collect_columns(answered(float(i + 1)) for i in range(10)).requests
-    assert requests["ttft_s"].tolist() == [(i + 1) / 1e3 for i in range(10)]
+    assert requests.floats("ttft_s").tolist() == [(i + 1) / 1e3 for i in range(10)]

@@ -3,7 +3,6 @@ pencil."""
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +28,7 @@ from locust_llm.slo.rules import parse_rule
 
 def part(*records: Record) -> RequestSelection:
     requests = collect_columns(records).requests
-    return RequestSelection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
+    return RequestSelection(requests, requests.has("phase", "profiling"))
 
 
 def broken_down(*records: Record, run: Run | None = None) -> dict[str, RequestBreakdown]:

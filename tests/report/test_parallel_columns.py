@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def same(found: load_records.RequestColumns, expected: load_records.RequestColumns) -> None:
-    pd.testing.assert_frame_equal(found.requests, expected.requests)
+    pd.testing.assert_frame_equal(found.requests.to_frame(), expected.requests.to_frame())
     assert set(found.gaps) == set(expected.gaps)
     for phase, gaps in expected.gaps.items():
         assert found.gaps[phase].count == gaps.count

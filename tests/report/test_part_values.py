@@ -45,7 +45,9 @@ def describe(gaps: GapCounts) -> tuple[object, ...]:
 
 
 def require_same(found: RequestColumns, expected: RequestColumns) -> None:
-    pd.testing.assert_frame_equal(found.requests, expected.requests, check_exact=True)
+    pd.testing.assert_frame_equal(
+        found.requests.to_frame(), expected.requests.to_frame(), check_exact=True
+    )
     assert set(found.gaps) == set(expected.gaps)
     for phase, gaps in expected.gaps.items():
         assert describe(found.gaps[phase]) == describe(gaps)

@@ -65,11 +65,12 @@ def make_cases() -> dict[str, Any]:
     records, run = make_records(), the_run()
     columns = collect_columns(records)
     sample = make_request_sample(columns, run, records, SECONDS)
-    table = columns.requests.assign(
+    frame = columns.requests.to_frame()
+    table = frame.assign(
         id=[record.id for record in records],
-        input=np.where(columns.requests["asked_input_tokens"] == 4000, "4k", "100"),
-        turn_label=(columns.requests["turn"] + 1).astype(int).astype(str),
-        at=columns.requests["sent_at"] - UNIX,
+        input=np.where(frame["asked_input_tokens"] == 4000, "4k", "100"),
+        turn_label=(frame["turn"] + 1).astype(int).astype(str),
+        at=frame["sent_at"] - UNIX,
     )
     cases = {
         "sample": json.loads(msgspec.json.encode(sample)),

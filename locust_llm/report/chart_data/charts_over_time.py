@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from locust_llm.records.chart_mark_names import (
     MAX_CHANGE_MARKS,
@@ -21,6 +20,7 @@ from locust_llm.records.outcomes import CUT, FAILURES, OK
 from locust_llm.records.run_facts import LimitChange, Run, UserChange
 from locust_llm.report.array_types import Bools, Floats
 from locust_llm.report.gate_occupancy import Occupancy
+from locust_llm.report.request_table import RequestTable
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.text.format import format_brief, format_count, format_duration
 
@@ -53,7 +53,7 @@ steps."""
 MIN_STEPS: Final = 10
 
 
-def plot_latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot]:
+def plot_latencies(requests: RequestTable, run: Run, limits: Limits) -> Iterator[Plot]:
     """TTFT and ITL. ``limits`` are the SLO's, by column."""
     marks = tuple(_marks(run, find_time_axis(requests, run), requests))
     shown = [("ttft_s", "Time to first token", "TTFT"), ("itl_s", "Inter-token latency", "ITL")]
@@ -74,7 +74,7 @@ def plot_latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator
     yield from plots
 
 
-def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) -> Iterator[Plot]:
+def plot_rates_over_time(requests: RequestTable, levels: Occupancy, run: Run) -> Iterator[Plot]:
     """Tokens and requests a second, the gate."""
     time = find_time_axis(requests, run)
     marks = tuple(_marks(run, time, requests))
@@ -82,12 +82,13 @@ def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) ->
     yield from plot_gate_over_time(levels, time, marks, generates=run.settings.generates)
 
 
-def plot_backlog(requests: pd.DataFrame, run: Run) -> Iterator[Plot]:
+def plot_backlog(requests: RequestTable, run: Run) -> Iterator[Plot]:
     """Requests due, completed and open over time: of an overload what matters first."""
     time = find_time_axis(requests, run)
-    due = requests["due_at"].fillna(requests["asked_at"]).to_numpy(np.float64) - time.origin
-    closed = requests["closed_at"].to_numpy(np.float64) - time.origin
-    ok = (requests["outcome"] == OK).to_numpy(np.bool_)
+    due_at = requests.floats("due_at")
+    due = np.where(np.isnan(due_at), requests.floats("asked_at"), due_at) - time.origin
+    closed = requests.floats("closed_at") - time.origin
+    ok = requests.has("outcome", OK)
     edges = np.linspace(time.low, time.high, MAX_POINTS)
     offered = _count_until(edges, due)
     ended = _count_until(edges, closed)
@@ -122,19 +123,19 @@ def _count_until(edges: Floats, moments: Floats) -> Floats:
     return np.searchsorted(known, edges, side="right").astype(np.float64)
 
 
-def find_time_axis(requests: pd.DataFrame, run: Run) -> TimeAxis:
+def find_time_axis(requests: RequestTable, run: Run) -> TimeAxis:
     """The axis from the start, or the first request, to the last end."""
-    began = requests["asked_at"].min()
-    ended = requests["closed_at"].max()
+    began = requests.earliest("asked_at")
+    ended = requests.latest("closed_at")
     if not began <= ended:  # NaN: no requests
         return TimeAxis(run.started_at, 0.0, max((run.ended_at or 0.0) - run.started_at, 1.0))
-    low = min(0.0, float(began) - run.started_at)
-    return TimeAxis(run.started_at, low, max(float(ended) - run.started_at, low + 1e-3))
+    low = min(0.0, began - run.started_at)
+    return TimeAxis(run.started_at, low, max(ended - run.started_at, low + 1e-3))
 
 
-def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMark]:
+def _marks(run: Run, time: TimeAxis, requests: RequestTable) -> Iterator[PlotMark]:
     """Phases, stages and changes of the limit, where there are few."""
-    warm = bool((requests["phase"] == "warmup").any())
+    warm = bool(requests.has("phase", "warmup").any())
     staged = run.settings.staged
     axis = "" if staged is None else staged.axis
     for stage in run.stages:
@@ -213,7 +214,7 @@ def _group_near(at: Sequence[float], time: TimeAxis) -> list[list[int]]:
 
 
 def _latency(
-    requests: pd.DataFrame,
+    requests: RequestTable,
     run: Run,
     column: str,
     names: tuple[str, str],
@@ -221,21 +222,20 @@ def _latency(
 ) -> Iterator[Plot]:
     title, what = names
     time = find_time_axis(requests, run)
-    phase, value = requests["phase"], requests[column]
-    known = ((requests["outcome"] == OK) & value.notna()).to_numpy(np.bool_)
-    main = known & (phase == "profiling").to_numpy(np.bool_)
-    at = requests["sent_at"].to_numpy(np.float64) - time.origin
-    ms = value.to_numpy(np.float64) * 1e3
+    ms = requests.floats(column) * 1e3
+    known = requests.has("outcome", OK) & ~np.isnan(ms)
+    main = known & requests.has("phase", "profiling")
+    at = requests.floats("sent_at") - time.origin
     if not known.any():
         return
     shown = main if main.any() else known
     if run.arms:
-        drawn, caption = _of_arms(requests[shown], at[shown], ms[shown], run)
+        drawn, caption = _of_arms(requests.rows(shown), at[shown], ms[shown], run)
     else:
         drawn, made_of = make_percentile_lines(at[shown], ms[shown])
         caption = f"Each dot is a request, drawn at its send time.{made_of}"
     failures, lost = _failures(requests, time)
-    cut = int((requests["outcome"] == CUT).sum())
+    cut = int(requests.has("outcome", CUT).sum())
     if cut and column != "itl_s":
         lost += f" Rings: of {format_count(cut, 'request')} unfinished at the end, without a value."
     highest = float(ms[shown].max())
@@ -258,7 +258,7 @@ def _latency(
 
 
 def _of_arms(
-    requests: pd.DataFrame, at: Floats, ms: Floats, run: Run
+    requests: RequestTable, at: Floats, ms: Floats, run: Run
 ) -> tuple[list[PlotSeries], str]:
     """(for each arm its requests and a line through the medians of its blocks; the caption). One
     line for both would lead from block to block of the two."""
@@ -266,7 +266,7 @@ def _of_arms(
     lines = list[PlotSeries]()
     for _, name, hue, of_arm in _list_arms(requests, run):
         dots.append(make_dot_series(at[of_arm], ms[of_arm], f"{name}, request", hue)[0])
-        pair = requests["pair"].to_numpy(np.float64)
+        pair = requests.floats("pair")
         blocks = [of_arm & (pair == number) for number in np.unique(pair[of_arm])]
         middles = np.array([(np.median(at[block]), np.median(ms[block])) for block in blocks])
         lines.append(
@@ -289,20 +289,20 @@ def _of_arms(
     )
 
 
-def _list_arms(requests: pd.DataFrame, run: Run) -> Iterator[tuple[str, str, str, Bools]]:
+def _list_arms(requests: RequestTable, run: Run) -> Iterator[tuple[str, str, str, Bools]]:
     """(arm, its name in the charts, its colour, which requests are its own) of each arm with
     requests."""
     names = ("alone", "with the others") if run.settings.isolate else (BASE, CANDIDATE)
     for arm, name, hue in zip((BASE, CANDIDATE), names, ("p50", "p95"), strict=True):
-        of_arm = (requests["arm"] == arm).to_numpy(np.bool_)
+        of_arm = requests.has("arm", arm)
         if of_arm.any():
             yield arm, name, hue, of_arm
 
 
-def _failures(requests: pd.DataFrame, time: TimeAxis) -> tuple[list[PlotSeries], str]:
+def _failures(requests: RequestTable, time: TimeAxis) -> tuple[list[PlotSeries], str]:
     """(bars with the number of failures in each stretch of time; a sentence for the caption)."""
-    failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
-    at = requests["closed_at"].to_numpy(np.float64)[failed] - time.origin
+    failed = requests.has("outcome", *FAILURES)
+    at = requests.floats("closed_at")[failed] - time.origin
     if not len(at):
         return [], ""
     strip, seconds = make_strip("failed", at, time)
@@ -325,10 +325,10 @@ def make_strip(name: str, at: Floats, time: TimeAxis) -> tuple[PlotSeries, float
 
 
 def _throughput(
-    requests: pd.DataFrame, run: Run, time: TimeAxis, marks: tuple[PlotMark, ...]
+    requests: RequestTable, run: Run, time: TimeAxis, marks: tuple[PlotMark, ...]
 ) -> Iterator[Plot]:
-    ok = (requests["outcome"] == OK).to_numpy(np.bool_)
-    failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
+    ok = requests.has("outcome", OK)
+    failed = requests.has("outcome", *FAILURES)
     if not (ok | failed).any():
         return
     edges = choose_round_edges(time.low, time.high, int((ok | failed).sum()))
@@ -336,10 +336,10 @@ def _throughput(
     each = f"Each step is {np.median(width):g} s"
     of_arms = " Base and candidate have separate lines." if run.arms else ""
     first, last, closed = (
-        requests[name].to_numpy(np.float64) - time.origin
+        requests.floats(name) - time.origin
         for name in ("first_chunk_at", "last_chunk_at", "closed_at")
     )
-    tokens = requests["output_tokens"].to_numpy(np.float64)
+    tokens = requests.floats("output_tokens")
     counted = ok & ~np.isnan(tokens)
     first = np.where(np.isnan(first), closed, first)
     last = np.where(np.isnan(last), closed, last)
@@ -401,7 +401,7 @@ def _throughput(
 
 
 def _steps_of_arms(
-    requests: pd.DataFrame,
+    requests: RequestTable,
     run: Run,
     time: TimeAxis,
     edges: Floats,

@@ -9,13 +9,13 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.report.array_types import Floats
 from locust_llm.report.inter_token_gaps import GapCounts
 from locust_llm.report.load_records import RequestColumns
+from locust_llm.report.request_table import RequestTable
 from locust_llm.text.format import format_duration
 
 from .plot_data import (
@@ -55,14 +55,14 @@ def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits)
     """TTFT, ITL, ICL and the longest stall; TTFT by input length; lengths. All are of the profiling
     phase. Where nothing is generated the request latency replaces TTFT."""
     requests = columns.requests
-    main = (requests["phase"] == "profiling").to_numpy(np.bool_)
-    ok = main & (requests["outcome"] == OK).to_numpy(np.bool_)
-    failed = int((main & requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)).sum())
+    main = requests.has("phase", "profiling")
+    ok = main & requests.has("outcome", OK)
+    failed = int((main & requests.has("outcome", *FAILURES)).sum())
     share = failed / (failed + int(ok.sum())) if failed else 0.0
-    waits = ["gate_wait_s"] if requests["limit"].notna().any() else []
+    waits = ["gate_wait_s"] if (~np.isnan(requests.floats("limit"))).any() else []
     names = {name: what for name, (_, what) in WHOLE.items()}
     names |= {"gate_wait_s": "gate wait", "ttft_from_due_s": "TTFT from due"}
-    column = "latency_s" if requests["inputs"].notna().any() else "ttft_s"
+    column = "latency_s" if (~np.isnan(requests.floats("inputs"))).any() else "ttft_s"
     chosen = [column, *waits]
     if column == "ttft_s" and (open_loop or waits):
         chosen.append("ttft_from_due_s")
@@ -90,8 +90,8 @@ def _limits_of(names: Iterable[str], limits: Limits) -> tuple[PlotMark, ...]:
     return tuple(chain.from_iterable(limits.get(name, ()) for name in names))
 
 
-def _ms(requests: pd.DataFrame, column: str, ok: Mask) -> Floats:
-    values = requests[column].to_numpy(np.float64)[ok] * 1e3
+def _ms(requests: RequestTable, column: str, ok: Mask) -> Floats:
+    values = requests.floats(column)[ok] * 1e3
     return values[~np.isnan(values)]
 
 
@@ -168,11 +168,11 @@ def compute_spectrum(values: Floats | GapCounts, count: int) -> tuple[Floats, Fl
 
 
 def _by_length(
-    requests: pd.DataFrame, ok: Mask, column: str, limits: tuple[PlotMark, ...]
+    requests: RequestTable, ok: Mask, column: str, limits: tuple[PlotMark, ...]
 ) -> Iterator[Plot]:
     name, brief = WHOLE[column]
-    length = requests["input_tokens"].to_numpy(np.float64)
-    ms = requests[column].to_numpy(np.float64) * 1e3
+    length = requests.floats("input_tokens")
+    ms = requests.floats(column) * 1e3
     known = ok & ~np.isnan(length) & ~np.isnan(ms)
     length, ms = length[known], ms[known]
     different = np.unique(length)
@@ -224,12 +224,10 @@ def compute_running_medians(
     )
 
 
-def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
+def _lengths(requests: RequestTable, ok: Mask) -> Iterator[Plot]:
     """How many requests had each length, and asked for it, where they differ."""
     for title, column in (("Input", "input_tokens"), ("Output", "output_tokens")):
-        delivered, asked = (
-            requests[name].to_numpy(np.float64)[ok] for name in (column, f"asked_{column}")
-        )
+        delivered, asked = (requests.floats(name)[ok] for name in (column, f"asked_{column}"))
         delivered, asked = delivered[~np.isnan(delivered)], asked[~np.isnan(asked)]
         if len(np.unique(delivered)) < 2:
             continue

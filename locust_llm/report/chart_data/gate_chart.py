@@ -16,14 +16,14 @@ def plot_gate_over_time(
     levels: Occupancy, time: TimeAxis, marks: tuple[PlotMark, ...], *, generates: bool
 ) -> Iterator[Plot]:
     thin = thin_occupancy(levels, MAX_POINTS)
-    if not len(thin):
+    if not len(thin["at"]):
         return
-    at = thin["at"].to_numpy(np.float64) - time.origin
+    at = thin["at"] - time.origin
     each = f"Each step is the mean over {(at[-1] - at[0]) / max(len(at) - 1, 1):.2g} s"
     half = (at[1] - at[0]) / 2 if len(at) > 1 else 0.0
     edges = np.append(at - half, at[-1] + half)
     used, waiting, decoding, limit = (
-        thin[name].to_numpy(np.float64) for name in ("used", "waiting", "decoding", "limit")
+        thin[name] for name in ("used", "waiting", "decoding", "limit")
     )
     gated = bool((~np.isnan(limit)).any())
     what, until = ("Awaiting first token", "first token") if generates else ("In flight", "end")

@@ -41,10 +41,10 @@ class RunOverlay:
     def add(self, name: str, seen: Evaluation) -> None:
         """``name`` is that of its lines."""
         ok = seen.main.outcome(OK)
-        sent_s = ok.requests["sent_at"].to_numpy(np.float64)[ok.chosen]
+        sent_s = ok.requests.floats("sent_at")[ok.chosen]
         since_s = sent_s - seen.run.started_at
         for column, title in LATENCIES:
-            values = ok.requests[column].to_numpy(np.float64)[ok.chosen] * 1e3
+            values = ok.requests.floats(column)[ok.chosen] * 1e3
             known = np.isfinite(values) & np.isfinite(since_s)
             lines = self._values.setdefault(title, [])
             hue = HUES[len(lines) % len(HUES)]

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import OK
@@ -21,6 +20,7 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
 from locust_llm.report.inter_token_gaps import GapCounts
 from locust_llm.report.load_records import RequestColumns
+from locust_llm.report.request_table import RequestTable
 from locust_llm.text.format import clean_line, format_count, format_duration
 
 from .timeline_lines import MAX_DOTS, STALL_RATIO, TimelineRow, TimelineRows, make_timeline_row
@@ -117,20 +117,20 @@ def find_scene(
     for an impossible span.
     """
     requests = columns.requests
-    sent = requests["sent_at"].notna().to_numpy(np.bool_)
-    main = sent if span else sent & (requests["phase"] == "profiling").to_numpy(np.bool_)
+    sent = ~np.isnan(requests.floats("sent_at"))
+    main = sent if span else sent & requests.has("phase", "profiling")
     if not main.any():
         return None
     gap_ms = columns.gaps.get("profiling", GapCounts()).percentiles_ms((50,))[0] or 0.0
-    began = requests["asked_at"].to_numpy(np.float64)
-    closed = requests["closed_at"].to_numpy(np.float64)
+    began = requests.floats("asked_at")
+    closed = requests.floats("closed_at")
     if span:
         window = TimelineWindow(run.started_at + span[0], run.started_at + span[1], None)
     else:
-        ok = main & (requests["outcome"] == OK).to_numpy(np.bool_)
-        stalls = np.where(ok, requests["longest_stall_s"].to_numpy(np.float64), np.nan)
+        ok = main & requests.has("outcome", OK)
+        stalls = np.where(ok, requests.floats("longest_stall_s"), np.nan)
         worst = None if np.isnan(stalls).all() else int(np.nanargmax(stalls))
-        stall = None if worst is None else _stall(requests.iloc[worst], since)
+        stall = None if worst is None else _stall(requests.rows(np.array([worst])), since)
         window = choose_window(began, closed, main, stall, gap_ms / 1e3, most)
     if (lacking := MIN_WINDOW_S - (window.end - window.start)) > 0:
         window = window._replace(start=window.start - lacking / 2, end=window.end + lacking / 2)
@@ -161,7 +161,7 @@ def find_scene(
         if gap_ms
         else 0.0,
         started_at=run.started_at,
-        simulated=run.simulated or bool(requests["simulated"].any()),
+        simulated=run.simulated or bool(requests.floats("simulated").any()),
         asked=span is not None,
     )
 
@@ -270,12 +270,15 @@ def pick_records(
     return [record for record in records if id(record) in held] + [others[i] for i in even]
 
 
-def _stall(row: "pd.Series[float]", since: Since) -> LongestStall | None:
+def _stall(row: RequestTable, since: Since) -> LongestStall | None:
     """When the longest gap of this request began and ended. None: its record is not found."""
-    for record in islice(since(float(row["closed_at"]) - SLACK_S), MAX_RECORDS):
-        if record.sent_at is not None and record.chunk_us and record.sent_unix_s == row["sent_at"]:
+    sent_at, closed_at, latency_s = (
+        float(row.floats(name)[0]) for name in ("sent_at", "closed_at", "latency_s")
+    )
+    for record in islice(since(closed_at - SLACK_S), MAX_RECORDS):
+        if record.sent_at is not None and record.chunk_us and record.sent_unix_s == sent_at:
             us = np.array(record.chunk_us)
-            if len(us) > 1 and us[-1] == round(row["latency_s"] * 1e6):
+            if len(us) > 1 and us[-1] == round(latency_s * 1e6):
                 at = int(np.argmax(np.diff(us)))
                 start, end = (record.sent_unix_s + record.chunk_us[i] / 1e6 for i in (at, at + 1))
                 return LongestStall(start, end, record.id)
@@ -333,12 +336,12 @@ def _first_at(record: Record) -> float:
 
 
 def resolve_span(
-    requests: pd.DataFrame, run: Run, start: float | None, end: float | None
+    requests: RequestTable, run: Run, start: float | None, end: float | None
 ) -> tuple[float, float]:
     """(start, end) in seconds after the run's start. A missing end is the run's. Raises ValueError
     of one sentence."""
-    first = float(requests["asked_at"].min()) - run.started_at
-    last = float(requests["closed_at"].max()) - run.started_at
+    first = requests.earliest("asked_at") - run.started_at
+    last = requests.latest("closed_at") - run.started_at
     start = first if start is None else start
     end = last if end is None else end
     if not (math.isfinite(start) and math.isfinite(end) and start < end):

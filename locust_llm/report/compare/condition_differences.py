@@ -337,7 +337,7 @@ def load_run(folder: Path) -> LoadedRun:
         raise ValueError(f"{folder} is not a run folder: it has no {RECORDS}")
     columns, unread = read_columns(path)
     notes = list[str]()
-    if columns.requests.empty:
+    if not len(columns.requests):
         raise ValueError(f"{folder} is an empty run: its {RECORDS} has no record")
     if unread.count:
         first = "; ".join(unread.reasons[:MAX_REASONS])
@@ -345,7 +345,7 @@ def load_run(folder: Path) -> LoadedRun:
             f"{format_count(unread.count, 'unreadable line')} of {RECORDS} left out ({first})"
         )
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
-    main = everything.only(columns.requests["phase"] == "profiling")
+    main = everything.only(columns.requests.has("phase", "profiling"))
     try:
         facts = decode_json_file(folder / RUN, _Facts)
         known = True

@@ -12,7 +12,6 @@ from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -56,6 +55,7 @@ from locust_llm.report.report_document import (
     build_report_document,
     make_report_title,
 )
+from locust_llm.report.request_table import RequestTable
 from locust_llm.report.sections.ab_comparison import PairedComparison, list_paired_differences
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import find_reported_parts
@@ -174,7 +174,7 @@ def render_report_page(
     unmade: list[str] | None = None,
     history: EngineHistory | None = None,
     records: Iterable[Record] = (),
-    parts: pd.DataFrame | None = None,
+    parts: RequestTable | None = None,
 ) -> str:
     """The whole page. ``shown`` is in its timeline. ``history`` has the server's metrics.
     ``records`` are the records of the columns, ``parts`` those of their times. Charts that fail are left out, and ``unmade`` gets a

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.breakdown_labels import AFTER_FIRST, TO_FIRST
@@ -40,6 +39,7 @@ from locust_llm.report.metrics_by_group import (
     group_by_turn_number,
 )
 from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.request_table import RequestTable
 from locust_llm.text.format import clean_line, format_plain_number, truncate_text
 
 MAX_SAMPLE: Final = 3000
@@ -149,12 +149,12 @@ def make_request_sample(
     records: Iterable[Record] = (),
     seconds: float | None = None,
     most: int | None = None,
-    parts: pd.DataFrame | None = None,
+    parts: RequestTable | None = None,
     part_names: Mapping[str, str] = MappingProxyType({}),
     stage_rates: Mapping[int, tuple[Value, ...]] = MappingProxyType({}),
 ) -> RequestSample | None:
     """The sample. ``records`` are those of the columns, for their ids; ``parts`` are of the same
-    requests (``make_parts_frame``); ``stage_rates``: STAGE_RATES by the number of the stage. None:
+    requests (``make_parts_table``); ``stage_rates``: STAGE_RATES by the number of the stage. None:
     there are no requests."""
     requests = columns.requests
     if not len(requests):
@@ -174,11 +174,11 @@ def make_request_sample(
         seconds=seconds,
         ok=outcome.labels.index(OK) if OK in outcome.labels else NO_VALUE,
         failed=[place for place, label in enumerate(outcome.labels) if label in FAILURES],
-        columns=dict(_columns(requests.iloc[chosen], at[chosen], run)),
+        columns=dict(_columns(requests.rows(chosen), at[chosen], run)),
         ids=list(_ids(records, chosen)),
         errors=_errors(requests, chosen),
         dimensions=shown,
-        parts={} if parts is None else dict(_parts(parts.iloc[chosen])),
+        parts={} if parts is None else dict(_parts(parts.rows(chosen))),
         part_names=dict(part_names),
         weights=[] if whole else weights.tolist(),
     )
@@ -204,27 +204,27 @@ def describe_sample(sample: RequestSample) -> str:
 # -- the columns -----------------------------------------------------------------------------------
 
 
-def find_moments(requests: pd.DataFrame, run: Run) -> Floats:
+def find_moments(requests: RequestTable, run: Run) -> Floats:
     """When each request was sent, else asked for, in seconds after the start."""
-    sent, asked = (requests[name].to_numpy(np.float64) for name in ("sent_at", "asked_at"))
+    sent, asked = (requests.floats(name) for name in ("sent_at", "asked_at"))
     return np.where(np.isnan(sent), asked, sent) - run.started_at
 
 
-def _columns(part: pd.DataFrame, at: Floats, run: Run) -> Iterator[tuple[str, list[Value]]]:
+def _columns(part: RequestTable, at: Floats, run: Run) -> Iterator[tuple[str, list[Value]]]:
     """(name, values) of the columns that have any."""
 
     def stamp(name: str) -> Floats:
-        return part[name].to_numpy(np.float64) - run.started_at
+        return part.floats(name) - run.started_at
 
     yield "at", np.round(at, 3).tolist()
     times_ms: dict[str, Floats] = {
         "due": (at - stamp("due_at")) * 1e3,
-        "gate": part["gate_wait_s"].to_numpy(np.float64) * 1e3,
-        "ttft": part["ttft_s"].to_numpy(np.float64) * 1e3,
-        "fromdue": part["ttft_from_due_s"].to_numpy(np.float64) * 1e3,
-        "itl": part["itl_s"].to_numpy(np.float64) * 1e3,
-        "stall": part["longest_stall_s"].to_numpy(np.float64) * 1e3,
-        "latency": part["latency_s"].to_numpy(np.float64) * 1e3,
+        "gate": part.floats("gate_wait_s") * 1e3,
+        "ttft": part.floats("ttft_s") * 1e3,
+        "fromdue": part.floats("ttft_from_due_s") * 1e3,
+        "itl": part.floats("itl_s") * 1e3,
+        "stall": part.floats("longest_stall_s") * 1e3,
+        "latency": part.floats("latency_s") * 1e3,
         "took": (stamp("closed_at") - at) * 1e3,
     }
     if not run.has_waits:
@@ -237,15 +237,15 @@ def _columns(part: pd.DataFrame, at: Floats, run: Run) -> Iterator[tuple[str, li
         ("output", "output_tokens"),
         ("cached", "cached_tokens"),
     ):
-        values = part[column].to_numpy(np.float64)
+        values = part.floats(column)
         if np.nansum(values):
             yield name, _without_nan([int(value) if value == value else None for value in values])
 
 
-def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, list[Value]]]:
+def _parts(table: RequestTable) -> Iterator[tuple[str, list[Value]]]:
     """The parts that some request has."""
     for name in (*TO_FIRST, *AFTER_FIRST):
-        values = frame[f"{name}_s"].to_numpy(np.float64) * 1e3
+        values = table.floats(f"{name}_s") * 1e3
         if np.nansum(values) > 0:
             yield name, _without_nan(round_values(values, PART_DIGITS))
 
@@ -271,22 +271,22 @@ def _ids(records: Iterable[Record], chosen: Ints) -> Iterator[str]:
         place = next(wanted, None)
 
 
-def _errors(requests: pd.DataFrame, chosen: Ints) -> dict[str, str]:
-    errors = requests["error"].iloc[chosen]
+def _errors(requests: RequestTable, chosen: Ints) -> dict[str, str]:
+    errors = requests.texts("error").rows(chosen).tolist()
     return {
-        str(place): truncate_text(clean_line(str(error)), MAX_ERROR)
+        str(place): truncate_text(clean_line(error), MAX_ERROR)
         for place, error in enumerate(errors)
-        if isinstance(error, str) and error
+        if error
     }
 
 
 # -- dimensions ------------------------------------------------------------------------------------
 
 
-def divide_by_dimensions(requests: pd.DataFrame, run: Run) -> Iterator[Division]:
+def divide_by_dimensions(requests: RequestTable, run: Run) -> Iterator[Division]:
     """All of them, those with a single value too."""
     everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
-    main = everything.only(requests["phase"] == "profiling")
+    main = everything.only(requests.has("phase", "profiling"))
     yield _of_phase(requests)
     if run.stages:
         yield _of_stages(requests, run)
@@ -328,32 +328,32 @@ def _unique(label: str, before: Sequence[str]) -> str:
     return short if short not in before else f"{short} ({len(before) + 1})"
 
 
-def _of_phase(requests: pd.DataFrame) -> Division:
-    phases = [name for name in ("warmup", "profiling") if (requests["phase"] == name).any()]
+def _of_phase(requests: RequestTable) -> Division:
+    phases = [name for name in ("warmup", "profiling") if requests.has("phase", name).any()]
     codes = np.full(len(requests), NO_VALUE, np.int16)
     for place, name in enumerate(phases):
-        codes[(requests["phase"] == name).to_numpy(np.bool_)] = place
+        codes[requests.has("phase", name)] = place
     start = phases.index("profiling") if "profiling" in phases else NO_VALUE
     return Division("phase", "Phase", tuple(phases), codes, start)
 
 
-def _of_outcome(requests: pd.DataFrame) -> Division:
-    known = requests["outcome"].value_counts()
-    first = [name for name in (OK, *FAILURES, CUT, CANCELLED) if known.get(name, 0)]
+def _of_outcome(requests: RequestTable) -> Division:
+    known = requests.texts("outcome").count_rows()
+    first = [name for name in (OK, *FAILURES, CUT, CANCELLED) if name in known]
     codes = np.full(len(requests), NO_VALUE, np.int16)
     for place, name in enumerate(first):
-        codes[(requests["outcome"] == name).to_numpy(np.bool_)] = place
+        codes[requests.has("outcome", name)] = place
     return Division("outcome", "Outcome", tuple(first), codes)
 
 
-def _of_stages(requests: pd.DataFrame, run: Run) -> Division:
+def _of_stages(requests: RequestTable, run: Run) -> Division:
     """By the time of the send: a stage has the requests that were asked for in it. A block without
     a request that counts is none to choose."""
-    asked = requests["asked_at"].to_numpy(np.float64)
+    asked = requests.floats("asked_at")
     labels = list[str]()
     numbers = list[int]()
     codes = np.full(len(requests), NO_VALUE, np.int16)
-    profiling = (requests["phase"] == "profiling").to_numpy(np.bool_)
+    profiling = requests.has("phase", "profiling")
     for stage in run.stages[:MAX_STAGES]:
         is_in_stage = (asked >= stage.began_at) & (asked < stage.ended_at)
         if stage.arm and not (is_in_stage & profiling).any():
@@ -369,7 +369,7 @@ def _of_stages(requests: pd.DataFrame, run: Run) -> Division:
 def _sampled(
     division: Division,
     chosen: Ints,
-    requests: pd.DataFrame,
+    requests: RequestTable,
     whole: bool,
     stage_rates: Mapping[int, tuple[Value, ...]],
 ) -> RequestDimension:
@@ -386,8 +386,8 @@ def _sampled(
     )
 
 
-def _figures_of_groups(division: Division, requests: pd.DataFrame) -> Iterator[tuple[Value, ...]]:
-    main = (requests["phase"] == "profiling").to_numpy(np.bool_)
+def _figures_of_groups(division: Division, requests: RequestTable) -> Iterator[tuple[Value, ...]]:
+    main = requests.has("phase", "profiling")
     for place in range(len(division.labels)):
         here = (division.codes == place) & (main | (division.key == "phase"))
         yield compute_figures(RequestSelection(requests, here))
@@ -431,7 +431,7 @@ def compute_figures(part: RequestSelection) -> tuple[Value, ...]:
 
 
 def choose_sample(
-    requests: pd.DataFrame, divisions: Sequence[Division], most: int
+    requests: RequestTable, divisions: Sequence[Division], most: int
 ) -> tuple[Ints, Ints]:
     """(the places of the chosen requests in the order of the records, how many requests each stands
     for). The weights sum up to the number of requests."""
@@ -442,7 +442,7 @@ def choose_sample(
     rest = np.flatnonzero(~certain)
     places = [np.flatnonzero(certain)]
     weights = [np.ones(int(certain.sum()), np.int64)]
-    ttft, latency = (requests[name].to_numpy(np.float64) for name in ("ttft_s", "latency_s"))
+    ttft, latency = (requests.floats(name) for name in ("ttft_s", "latency_s"))
     slowness = np.where(np.isnan(ttft), latency, ttft)
     for stratum in _divide_strata(rest, slowness, divisions, max(most - int(certain.sum()), 1)):
         edges = np.linspace(0, len(stratum.places), stratum.share + 1).astype(np.int64)
@@ -454,15 +454,15 @@ def choose_sample(
     return chosen[order], weight[order]
 
 
-def _find_certain(requests: pd.DataFrame) -> Mask:
+def _find_certain(requests: RequestTable) -> Mask:
     """Which requests are in the sample in any case: the slowest, and few enough failed ones."""
     certain = np.zeros(len(requests), np.bool_)
-    ok = (requests["outcome"] == OK).to_numpy(np.bool_)
+    ok = requests.has("outcome", OK)
     for column in SLOW:
-        values = np.where(ok, requests[column].to_numpy(np.float64), np.nan)
+        values = np.where(ok, requests.floats(column), np.nan)
         known = np.flatnonzero(~np.isnan(values))
         certain[known[np.argsort(values[known])[-MAX_SLOWEST:]]] = True
-    unanswered = requests["outcome"].isin([*FAILURES, CUT]).to_numpy(np.bool_)
+    unanswered = requests.has("outcome", *FAILURES, CUT)
     if unanswered.sum() <= MAX_FAILED:
         certain |= unanswered
     return certain

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import CUT, FAILURES
@@ -16,6 +15,7 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
 from locust_llm.report.document_blocks import mark_scarce
 from locust_llm.report.open_loop_delivery import describe_span
+from locust_llm.report.request_table import RequestTable
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
     FAILURE_RATE,
@@ -159,7 +159,7 @@ class TileFigure(msgspec.Struct, frozen=True):
     """A number of ``summarise`` of static/requests.js."""
 
 
-def make_tiles(summary: Summary, run: Run, requests: pd.DataFrame | None = None) -> Iterator[Tile]:
+def make_tiles(summary: Summary, run: Run, requests: RequestTable | None = None) -> Iterator[Tile]:
     """``requests``: the columns of the run, for the lines over time."""
     if summary.examination is not None:
         return (Tile(*tile) for tile in summary.examination.tiles())
@@ -281,7 +281,7 @@ def list_tile_figures(summary: Summary, run: Run) -> list[TileFigure]:
     ]
 
 
-def _run_tiles(summary: Summary, run: Run, requests: pd.DataFrame | None) -> Iterator[Tile]:
+def _run_tiles(summary: Summary, run: Run, requests: RequestTable | None) -> Iterator[Tile]:
     rows = {row.tag: row for row in summary.rows}
     lines = None if requests is None else SparkLines(requests)
     if TTFT.tag in rows:
@@ -462,17 +462,17 @@ MIN_SPARK_POINTS: Final = 3
 class SparkLines:
     """Figures of equal stretches of the profiling phase."""
 
-    def __init__(self, requests: pd.DataFrame) -> None:
-        self._main = requests[(requests["phase"] == "profiling").to_numpy(np.bool_)]
-        sent, asked = (self._main[name].to_numpy(np.float64) for name in ("sent_at", "asked_at"))
+    def __init__(self, requests: RequestTable) -> None:
+        self._main = requests.rows(requests.has("phase", "profiling"))
+        sent, asked = (self._main.floats(name) for name in ("sent_at", "asked_at"))
         at = np.where(np.isnan(sent), asked, sent)
         length = float(np.ptp(at)) if len(at) else 0.0
         place = (at - (at.min() if len(at) else 0.0)) / (length or 1.0) * SPARK_BINS
         self._bins = np.minimum(place.astype(np.int64), SPARK_BINS - 1) if length else None
-        self._ok = (self._main["outcome"] == ANSWERED).to_numpy(np.bool_)
+        self._ok = self._main.has("outcome", ANSWERED)
 
     def of_percentile(self, column: str, percent: float) -> str:
-        values = self._main[column].to_numpy(np.float64)
+        values = self._main.floats(column)
         usable = self._ok & ~np.isnan(values)
         return self._points(
             lambda here: (
@@ -484,11 +484,11 @@ class SparkLines:
 
     def of_amount(self, column: str) -> str:
         """The sum of a column over the successful requests; without a column, their number."""
-        values = self._main[column].to_numpy(np.float64) if column else self._ok.astype(np.float64)
+        values = self._main.floats(column) if column else self._ok.astype(np.float64)
         return self._points(lambda here: float(np.nansum(values[here & self._ok])))
 
     def of_failures(self) -> str:
-        lost = self._main["outcome"].isin([*FAILURES, CUT]).to_numpy(np.bool_)
+        lost = self._main.has("outcome", *FAILURES, CUT)
         return self._points(lambda here: float((here & lost).sum()))
 
     def _points(self, value: Callable[[NDArray[np.bool_]], float]) -> str:

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import pandas as pd
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -45,7 +44,8 @@ from locust_llm.report.outages import (
     select_held_up,
     select_unanswered_since,
 )
-from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.request_selection import RequestSelection, mean_of_known
+from locust_llm.report.request_table import RequestTable
 from locust_llm.report.slo_evidence.censoring import (
     IN_WINDOW,
     bound_rate_amounts,
@@ -263,20 +263,21 @@ def _find_ended_pairs(run: Run) -> list[int]:
     )
 
 
-def find_complete_pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
+def find_complete_pairs(requests: RequestTable, run: Run) -> list[PairRequests]:
     """The pairs whose two blocks came to their end. If a tenant is isolated, they have its
     requests."""
     if run.settings.isolate:
-        requests = requests[requests["tenant"] == run.settings.isolate]
+        requests = requests.rows(requests.has("tenant", run.settings.isolate))
     windows = _find_windows(run)
     numbers = _find_ended_pairs(run)
-    groups = dict(list(requests.groupby(["pair", "arm"], observed=True)))
+    pair = requests.floats("pair")
+    of_arms = [requests.has("arm", arm) for arm in (BASE, CANDIDATE)]
     pairs = []
     for number in numbers:
-        both = [(groups.get((number, arm)), windows[number, arm]) for arm in (BASE, CANDIDATE)]
-        blocks = [_block(part, window) for part, window in both if part is not None]
-        if len(blocks) == 2:
-            pairs.append(PairRequests(*blocks))
+        both = [requests.rows((pair == number) & of_arm) for of_arm in of_arms]
+        if all(map(len, both)):
+            spans = [windows[number, arm] for arm in (BASE, CANDIDATE)]
+            pairs.append(PairRequests(*map(_block, both, spans)))
     return pairs
 
 
@@ -286,14 +287,14 @@ def select_candidate_requests(
     """(its requests that count, the requests of which its rates count a share, the time for the
     rates)."""
     requests = everything.requests
-    part = everything.only(requests["arm"] == CANDIDATE).only(requests["pair"] > 0)
+    part = everything.only(requests.has("arm", CANDIDATE)).only(requests.floats("pair") > 0)
     stages = [stage for stage in run.stages if stage.arm == CANDIDATE]
     windows = [window for stage in stages if (window := _window(stage)) is not None]
-    main = part.only(requests["phase"] == "profiling")
+    main = part.only(requests.has("phase", "profiling"))
     if not windows:
         return main, main, RateWindow(main.span())
     shares = np.sum([_share_inside(requests, window) for window in windows], axis=0)
-    whole = RequestSelection(requests.assign(**{IN_WINDOW: shares}), part.chosen)
+    whole = RequestSelection(requests.replace_columns({IN_WINDOW: shares}), part.chosen)
     pauses = tuple((before[1], after[0]) for before, after in pairwise(windows))
     return main, whole, RateWindow((windows[0][0], windows[-1][1]), pauses)
 
@@ -353,19 +354,20 @@ def _window(stage: Stage) -> Span | None:
     return stage.measured_at, stage.ended_at
 
 
-def _share_inside(requests: pd.DataFrame, window: Span) -> Floats:
+def _share_inside(requests: RequestTable, window: Span) -> Floats:
     """For each request, the share of its time that lies in the window."""
-    began = requests["sent_at"].fillna(requests["asked_at"]).to_numpy()
-    over = np.fmax(requests["closed_at"].to_numpy(), requests["last_chunk_at"].to_numpy())
+    sent = requests.floats("sent_at")
+    began = np.where(np.isnan(sent), requests.floats("asked_at"), sent)
+    over = np.fmax(requests.floats("closed_at"), requests.floats("last_chunk_at"))
     inside_s = np.minimum(over, window[1]) - np.maximum(began, window[0])
     shares: Floats = np.clip(inside_s / np.maximum(over - began, INSTANT_S), 0.0, 1.0)
     return shares
 
 
-def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
-    requests = requests.assign(**{IN_WINDOW: _share_inside(requests, window)})
+def _block(requests: RequestTable, window: Span) -> BlockRequests:
+    requests = requests.replace_columns({IN_WINDOW: _share_inside(requests, window)})
     everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
-    counted = everything.only(requests["phase"] == "profiling")
+    counted = everything.only(requests.has("phase", "profiling"))
     return BlockRequests(counted, everything, window[1] - window[0])
 
 
@@ -694,11 +696,10 @@ def _describe_uncounted_arm(pairs: Sequence[PairRequests], run: Run) -> str:
         return ""
     whose = f"the {silent[0]}" if len(silent) == 1 else "base or candidate"
     found = f"No request of {run.settings.isolate or whose} counts"
-    whole_blocks = []
+    took_s = []
     for arm in silent:
-        whole_blocks += [block.whole.requests for block in blocks[arm]]
-    whole = pd.concat(whole_blocks)
-    request_s = float((whole["closed_at"] - whole["sent_at"]).mean())
+        took_s += [block.whole["closed_at"] - block.whole["sent_at"] for block in blocks[arm]]
+    request_s = mean_of_known(np.concatenate(took_s)) or math.nan
     block_s, washout_s = run.settings.block_s, run.settings.washout_s
     enough_s = None
     if math.isfinite(request_s):
@@ -867,7 +868,7 @@ def _describe_silent_arms(everything: RequestSelection, run: Run) -> str:
     answer. Empty: both arms answered to the end."""
     texts = list[str]()
     for arm in (BASE, CANDIDATE):
-        part = everything.only(everything.requests["arm"] == arm)
+        part = everything.only(everything.requests.has("arm", arm))
         has_answer = ~np.isnan(part["status"]) | ~np.isnan(part["last_chunk_at"])
         answered = part.where(has_answer)
         if not answered.size:

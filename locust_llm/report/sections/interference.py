@@ -35,7 +35,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import OK
@@ -47,6 +46,7 @@ from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.request_table import RequestTable
 from locust_llm.report.slo_evidence.confidence_intervals import estimate_ratio_interval
 from locust_llm.slo.load_generator_health import OK as FINE
 from locust_llm.text.format import (
@@ -201,7 +201,7 @@ class LabelledGaps(NamedTuple):
 
 def choose_sampled_share(columns: RequestColumns) -> float:
     """The share of the records for ``measure_interference``."""
-    chunks = float(columns.requests["chunks"].sum())
+    chunks = float(columns.requests.floats("chunks").sum())
     return MAX_CHUNKS / chunks if chunks > MAX_CHUNKS else 1.0
 
 
@@ -402,7 +402,7 @@ def _row(
 # -- TTFT by what was ahead ------------------------------------------------------------------------
 
 
-def count_prefills_ahead(requests: pd.DataFrame) -> tuple[Floats, Floats]:
+def count_prefills_ahead(requests: RequestTable) -> tuple[Floats, Floats]:
     """(how many others were in prefill when each request was sent, their input tokens).
 
     NaN: it was not sent. The tokens are NaN also where the length of one of the others is unknown.
@@ -442,7 +442,7 @@ def _select_stood_still(
 
 
 def _queue(
-    requests: pd.DataFrame, ok: RequestSelection
+    requests: RequestTable, ok: RequestSelection
 ) -> tuple[tuple[RequestsAhead, ...], PrefillSlope | None]:
     """``ok``: the requests of the rows. Others may be ahead of them."""
     ttft = ok["ttft_s"]
@@ -509,8 +509,8 @@ def _besides(values: Floats, own: Floats) -> Floats:
 # -- pieces ----------------------------------------------------------------------------------------
 
 
-def _profiling(requests: pd.DataFrame) -> RequestSelection:
-    return RequestSelection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
+def _profiling(requests: RequestTable) -> RequestSelection:
+    return RequestSelection(requests, requests.has("phase", "profiling"))
 
 
 def batch_records(records: Iterable[Record]) -> Iterator[list[Record]]:

@@ -16,7 +16,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import pandas as pd
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -68,6 +67,7 @@ from locust_llm.report.metrics_by_group import (
 )
 from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.request_table import Column, RequestTable, TextColumn
 from locust_llm.report.server_time_columns import SOURCES, ReportedColumns
 from locust_llm.report.slo_evidence.observed_rule_values import select_requests
 from locust_llm.report.waits_for_user import measure_waits_for_user_s
@@ -358,7 +358,7 @@ def find_part_source(name: str, known: NDArray[np.int8]) -> str:
 
 
 def split_latencies(
-    requests: pd.DataFrame,
+    requests: RequestTable,
     reported: ReportedColumns,
     limits: Sequence[LimitChange] = (),
     users: int | None = None,
@@ -367,8 +367,8 @@ def split_latencies(
     that was never admitted waited at it. ``users`` are of an open loop that may have too few; None:
     there was always a free one."""
     ours, first, inside = _measure_client_parts(requests, limits, users)
-    ttft_us = requests["ttft_s"].to_numpy(np.float64) * 1e6
-    whole_us = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64) * 1e6
+    ttft_us = requests.floats("ttft_s") * 1e6
+    whole_us = (requests.floats("closed_at") - requests.floats("sent_at")) * 1e6
     impossible = reported.impossible(ttft_us, whole_us)
     unusable = impossible | ~first
     q, p, ttft, decode = (
@@ -391,16 +391,16 @@ def split_latencies(
 
 
 def _measure_client_parts(
-    requests: pd.DataFrame, limits: Sequence[LimitChange], users: int | None
+    requests: RequestTable, limits: Sequence[LimitChange], users: int | None
 ) -> tuple[dict[str, Ints], Bools, Ints]:
     """(the parts that are measured here, whether there was a first token, the time between send and
     arrival)."""
 
     def us(name: str) -> Ints:
-        return _round_us(requests[name].to_numpy(np.float64) * 1e6)
+        return _round_us(requests.floats(name) * 1e6)
 
     def at(name: str) -> Floats:
-        return requests[name].to_numpy(np.float64)
+        return requests.floats(name)
 
     sent = ~np.isnan(at("sent_at"))
     ttft_s = at("ttft_s")
@@ -424,7 +424,7 @@ def _measure_client_parts(
     late = np.where(again, 0, left)
     user = np.minimum(_round_us(measure_waits_for_user_s(requests, users) * 1e6), late)
     send = np.minimum(_round_us(at("written_us")), after)
-    prompt = (at("read_lag_us") < PROMPT_US) & (requests["clock"] == "kernel").to_numpy(np.bool_)
+    prompt = (at("read_lag_us") < PROMPT_US) & requests.has("clock", "kernel")
     later = np.where(first & ~prompt, _round_us((ttft_s - at("ttft_soonest_s")) * 1e6), 0)
     client = np.minimum(later, after - send)
     parts = {
@@ -440,7 +440,7 @@ def _measure_client_parts(
     return parts, first, after - send - client
 
 
-def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Bools:
+def _gate_was_full(requests: RequestTable, limits: Sequence[LimitChange]) -> Bools:
     """Which requests came to a gate that had no slot for them. Otherwise the wait for the admission
     is a wait for this machine's event loop.
 
@@ -449,13 +449,12 @@ def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Boo
     least its share. Attempts that were tried again held slots too, and have no row here: with them
     any gate may have been full.
     """
-    limit = requests["limit"].to_numpy(np.float64)
+    limit = requests.floats("limit")
     gated = ~np.isnan(limit)
-    if (requests["attempt"].to_numpy(np.float64) > 1).any():
+    if (requests.floats("attempt") > 1).any():
         return np.asarray(gated)
     asked, freed, first, closed = (
-        requests[name].to_numpy(np.float64)
-        for name in ("asked_at", "freed_at", "first_chunk_at", "closed_at")
+        requests.floats(name) for name in ("asked_at", "freed_at", "first_chunk_at", "closed_at")
     )
     over = np.sort(np.fmin(np.fmin(first, freed), closed))
     before = (
@@ -466,7 +465,7 @@ def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Boo
     lowest = np.fmin(
         limit, np.fmin(_find_limits_at(asked, limits), _find_limits_at(asked - FOLLOWED_S, limits))
     )
-    share = np.nan_to_num(lowest) // max(1, requests["worker"].nunique())
+    share = np.nan_to_num(lowest) // max(1, len(requests.texts("worker").count_rows()))
     return np.asarray(gated & (before >= share))
 
 
@@ -480,37 +479,37 @@ def _find_limits_at(at: Floats, limits: Sequence[LimitChange]) -> Floats:
     return levels[np.searchsorted([change.at for change in changes], at, side="right")]
 
 
-def _find_shortest_round_trips(requests: pd.DataFrame) -> Ints:
+def _find_shortest_round_trips(requests: RequestTable) -> Ints:
     """The shortest round trip to the server that a process saw, in µs. The kernel's value of a
     single request may hold delays of either side, as an acknowledgement can wait."""
-    return _round_us(
-        requests.groupby("worker", observed=True)["rtt_us"].transform("min").to_numpy(np.float64)
-    )
+    workers = requests.texts("worker")
+    shortest = np.full(len(workers.labels) + 1, np.nan)  # the last one: of no process
+    np.fmin.at(shortest, workers.codes, requests.floats("rtt_us"))
+    shortest[-1] = np.nan
+    return _round_us(shortest[workers.codes])
 
 
-def _measure_early_decode(requests: pd.DataFrame, decode: Floats, read_late: Ints) -> Ints:
+def _measure_early_decode(requests: RequestTable, decode: Floats, read_late: Ints) -> Ints:
     """As ``measure_early_decode`` of records/early_decode.py, of all requests."""
     before = decode - _measure_after_first_us(requests)
-    gathered = requests["ttft_is_upper_bound"].to_numpy(np.bool_) | (before >= decode / 2)
+    gathered = (requests.floats("ttft_is_upper_bound") > 0) | (before >= decode / 2)
     early = before - read_late
     return _round_us(np.where(gathered & (early > SLACK_US), early, 0.0))
 
 
-def _came_whole(requests: pd.DataFrame) -> Bools:
+def _came_whole(requests: RequestTable) -> Bools:
     """As ``arrived_whole`` of records/early_decode.py, of all requests."""
-    tokens = np.fmax(
-        requests["output_tokens"].to_numpy(np.float64), requests["chunks"].to_numpy(np.float64)
-    )
+    tokens = np.fmax(requests.floats("output_tokens"), requests.floats("chunks"))
     return np.asarray(
         (_measure_after_first_us(requests) <= AT_ONCE_US)
         & (tokens >= MIN_TOKENS)
-        & (requests["ttft_s"].to_numpy(np.float64) * 1e6 >= WAITED_US)
+        & (requests.floats("ttft_s") * 1e6 >= WAITED_US)
     )
 
 
-def _measure_after_first_us(requests: pd.DataFrame) -> Floats:
+def _measure_after_first_us(requests: RequestTable) -> Floats:
     """From the first chunk to the last. NaN: there was none."""
-    latency_s, ttft_s = (requests[name].to_numpy(np.float64) for name in ("latency_s", "ttft_s"))
+    latency_s, ttft_s = (requests.floats(name) for name in ("latency_s", "ttft_s"))
     return np.asarray(np.maximum(latency_s - ttft_s, 0.0) * 1e6)
 
 
@@ -588,7 +587,7 @@ COLUMN: Final = {
 class LatencyTable:
     """A row for each request."""
 
-    requests: pd.DataFrame
+    requests: RequestTable
     split: LatencySplit
     after_ms: Mapping[str, Floats]
     """The parts of AFTER_FIRST in ms. NaN: the request has no first token."""
@@ -620,7 +619,7 @@ def make_latency_breakdown(
 ) -> LatencyBreakdown | None:
     """``where`` has the selectors as text, ``chosen`` the requests that they select;
     ``standstills`` of the server: (from, to). None: there are fewer than MIN_GROUP requests."""
-    values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
+    values = table.requests.floats(COLUMN[metric]) * 1e3
     here = table.counted & chosen & ~np.isnan(values)
     count = int(here.sum())
     if count < MIN_GROUP:
@@ -629,7 +628,7 @@ def make_latency_breakdown(
     typical = _select_typical(values, here)
     slow = here & (values >= value)
     parts = {name: table.part_ms(name) for name in PARTS_OF[metric]}
-    stood_still_s = _measure_stood_still_s(table.requests[slow], parts, standstills)
+    stood_still_s = _measure_stood_still_s(table.requests.rows(slow), parts, standstills)
     return LatencyBreakdown(
         metric=metric,
         where=where,
@@ -651,19 +650,19 @@ def make_latency_breakdown(
             if ms[here].any()
         ),
         groups=tuple(_make_slow_groups(table, parts, values, here, percentile, standstills)),
-        round_trip_ms=_longest_round_trip_ms(table.requests[slow]),
+        round_trip_ms=_longest_round_trip_ms(table.requests.rows(slow)),
         stood_still_ms=float(stood_still_s.mean()) * 1e3 or msgspec.UNSET,
         stood_still_of=int((stood_still_s > 0).sum()) or msgspec.UNSET,
         no_other_prefill=not _has_met_prefills(table.requests, slow) or msgspec.UNSET,
     )
 
 
-def _has_met_prefills(requests: pd.DataFrame, slow: Bools) -> bool:
+def _has_met_prefills(requests: RequestTable, slow: Bools) -> bool:
     """Whether one of the slow requests awaited its first token together with another request, for
     more than a millisecond. What never had a first token awaited it to its end."""
-    sent = requests["sent_at"].to_numpy(np.float64)
-    first = requests["first_chunk_at"].to_numpy(np.float64)
-    until = np.where(np.isnan(first), requests["closed_at"].to_numpy(np.float64), first)
+    sent = requests.floats("sent_at")
+    first = requests.floats("first_chunk_at")
+    until = np.where(np.isnan(first), requests.floats("closed_at"), first)
     was_sent = ~np.isnan(sent)
     begun = np.searchsorted(np.sort(sent[was_sent]), until[slow] - 1e-3)
     over = np.searchsorted(np.sort(until[was_sent]), sent[slow] + 1e-3, side="right")
@@ -671,17 +670,17 @@ def _has_met_prefills(requests: pd.DataFrame, slow: Bools) -> bool:
 
 
 def _measure_stood_still_s(
-    slow: pd.DataFrame, parts: Iterable[str], standstills: Sequence[tuple[float, float]]
+    slow: RequestTable, parts: Iterable[str], standstills: Sequence[tuple[float, float]]
 ) -> Floats:
     """For how long the server stood still in these parts of each request."""
-    began = slow["sent_at" if SERVER in parts else "first_chunk_at"].to_numpy(np.float64)
-    ended = slow["closed_at" if DECODE in parts else "first_chunk_at"].to_numpy(np.float64)
+    began = slow.floats("sent_at" if SERVER in parts else "first_chunk_at")
+    ended = slow.floats("closed_at" if DECODE in parts else "first_chunk_at")
     return measure_standstill_s(began, ended, standstills)
 
 
-def _longest_round_trip_ms(slow: pd.DataFrame) -> float | None:
-    longest_us = float(slow["rtt_us"].to_numpy(np.float64).max(initial=0.0))
-    lost = bool((slow["retransmits"] > 0).any())
+def _longest_round_trip_ms(slow: RequestTable) -> float | None:
+    longest_us = float(slow.floats("rtt_us").max(initial=0.0))
+    lost = bool((slow.floats("retransmits") > 0).any())
     return None if lost or np.isnan(longest_us) else longest_us / 1e3
 
 
@@ -710,7 +709,7 @@ def _make_slow_groups(
             slow = chosen & (values >= value)
             means = ((name, float(ms[slow].mean())) for name, ms in parts.items())
             split = tuple((name, ms, table.source(name, slow)) for name, ms in means if ms > 0)
-            stood_still_s = _measure_stood_still_s(table.requests[slow], parts, standstills)
+            stood_still_s = _measure_stood_still_s(table.requests.rows(slow), parts, standstills)
             if split:
                 yield SlowGroup(
                     by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value,
@@ -719,7 +718,7 @@ def _make_slow_groups(
                 )  # fmt: skip
 
 
-def _divide_requests(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
+def _divide_requests(requests: RequestTable, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
     """(by what, the requests of each label), only with several labels, and only groups of
     MIN_GROUP."""
     length = estimate_input_lengths(RequestSelection(requests, np.ones(len(requests), np.bool_)))
@@ -727,13 +726,13 @@ def _divide_requests(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str,
     yield from _keep_large_groups("input tokens", _group_by_length(length, known))
     for by in ("model", "tenant"):
         if by in requests:
-            codes = requests[by].cat.codes.to_numpy()
-            names = requests[by].cat.categories
+            codes = requests.texts(by).codes
+            names = requests.texts(by).labels
             there = np.flatnonzero(np.bincount(codes[here & (codes >= 0)], minlength=len(names)))
             yield from _keep_large_groups(
-                by, {str(names[code]): here & (codes == code) for code in there[:MAX_GROUPS]}
+                by, {names[code]: here & (codes == code) for code in there[:MAX_GROUPS]}
             )
-    due = requests["due_at"].to_numpy(np.float64)
+    due = requests.floats("due_at")
     first = float(due[here].min())
     last = float(due[here].max())
     edges = np.linspace(first, last, STRETCHES + 1)
@@ -747,9 +746,9 @@ def _divide_requests(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str,
 def _group_by_length(length: Floats, known: Bools) -> dict[str, Bools]:
     if not known.any():
         return {}
-    edges = choose_bucket_edges(sorted(map(int, pd.unique(length[known]))))
+    edges = choose_bucket_edges(np.unique(length[known]).astype(np.int64).tolist())
     place = np.where(known, np.searchsorted(edges, length, side="right"), -1)
-    groups = (place == i for i in sorted(pd.unique(place[known])))
+    groups = (place == i for i in np.unique(place[known]))
     return {label_bucket(int(length[here.argmax()]), edges): here for here in groups}
 
 
@@ -794,7 +793,7 @@ def _make_slow_request(
     table: LatencyTable, row: int, shown: list[int], others: int, ids: dict[int, str], run: Run
 ) -> SlowRequest:
     requests, split = table.requests, table.split
-    due = float(requests["due_at"].iloc[row])
+    due = float(requests.floats("due_at")[row])
     known = split.known[row : row + 1]
     parts = (
         (name, float(split.us[name][row]) / 1e3, find_part_source(name, known)) for name in TO_FIRST
@@ -804,7 +803,7 @@ def _make_slow_request(
         due_s=due - run.started_at,
         total_ms=float(split.total_us[row]) / 1e3,
         input_tokens=_read_input_tokens(table, row),
-        model=str(requests["model"].iloc[row]),
+        model=str(requests.texts("model").rows(np.array([row])).tolist()[0]),
         parts=tuple(part for part in parts if part[1] > 0),
         overlapping=tuple(_make_overlapping_request(table, other, due, ids) for other in shown),
         others=others,
@@ -814,8 +813,8 @@ def _make_slow_request(
 def _find_overlapping_rows(table: LatencyTable, row: int) -> NDArray[np.int64]:
     """The rows of the requests that waited for their first token while this one did, the longest
     overlap first."""
-    sent = table.requests["sent_at"].to_numpy(np.float64)
-    first = table.requests["first_chunk_at"].to_numpy(np.float64)
+    sent = table.requests.floats("sent_at")
+    first = table.requests.floats("first_chunk_at")
     overlap = np.minimum(first, first[row]) - np.maximum(sent, sent[row])
     overlap[row] = np.nan
     rows = np.flatnonzero(overlap > 1e-3)
@@ -829,20 +828,20 @@ def _make_overlapping_request(
     return OverlappingRequest(
         id=ids.get(row, ""),
         input_tokens=_read_input_tokens(table, row),
-        from_ms=(float(requests["sent_at"].iloc[row]) - due) * 1e3,
-        to_ms=(float(requests["first_chunk_at"].iloc[row]) - due) * 1e3,
+        from_ms=(float(requests.floats("sent_at")[row]) - due) * 1e3,
+        to_ms=(float(requests.floats("first_chunk_at")[row]) - due) * 1e3,
     )
 
 
 def _read_input_tokens(table: LatencyTable, row: int) -> int | None:
-    tokens = float(table.requests["input_tokens"].iloc[row])
+    tokens = float(table.requests.floats("input_tokens")[row])
     return None if np.isnan(tokens) else int(tokens)
 
 
 def _look_up_ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict[int, str]:
     """The ids of these rows, found by the times of their sends and ends. One look also finds
     records that ended nearby. Ids that are not found are missing."""
-    sent, closed = (table.requests[name].to_numpy(np.float64) for name in ("sent_at", "closed_at"))
+    sent, closed = (table.requests.floats(name) for name in ("sent_at", "closed_at"))
     rows = sorted(rows, key=closed.__getitem__)
     begun, ended = sent[rows], closed[rows]
     ids: dict[int, str] = {}
@@ -864,7 +863,7 @@ def _look_up_ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict
 
 
 def measure_server_clock(
-    requests: pd.DataFrame, reported: ReportedColumns, possible: NDArray[np.bool_]
+    requests: RequestTable, reported: ReportedColumns, possible: NDArray[np.bool_]
 ) -> ServerClock | None:
     """``possible``: the requests whose server times are possible. None: no span has the arrival of
     its request.
@@ -872,8 +871,8 @@ def measure_server_clock(
     Bounds contradict each other where the clock drifts, or there are several. The offset then lies
     between them.
     """
-    sent = requests["sent_at"].to_numpy(np.float64)
-    first = sent + requests["ttft_s"].to_numpy(np.float64)
+    sent = requests.floats("sent_at")
+    first = sent + requests.floats("ttft_s")
     server_s = (
         np.fmax(
             reported.ttft_us, np.nan_to_num(reported.queue_us) + np.nan_to_num(reported.prefill_us)
@@ -1060,16 +1059,16 @@ def attribute_latencies(
             left_out.append(f"too few requests for {rule.metric}{{{where}}}")
     sources = np.bincount(reported.source[here & ~cut.impossible], minlength=len(SOURCES))
     means_ms = {name: float(table.part_ms(name)[here].mean()) for name in (*TO_FIRST, *AFTER_FIRST)}
-    means_ms[TTFT] = float(table.requests["ttft_s"].to_numpy(np.float64)[here].mean()) * 1e3
-    choices = table.requests["choices"].to_numpy(np.int64)
+    means_ms[TTFT] = float(table.requests.floats("ttft_s")[here].mean()) * 1e3
+    choices = table.requests.floats("choices").astype(np.int64)
     sent_at, first_at = (
-        table.requests[name].to_numpy(np.float64)[here] for name in ("sent_at", "first_chunk_at")
+        table.requests.floats(name)[here] for name in ("sent_at", "first_chunk_at")
     )
     stood_still_s = measure_standstill_s(sent_at, first_at, standstills)
     return LatencyAttribution(
         requests=int(here.sum()),
         choices=int(choices[here].sum()),
-        sent=int(choices[table.requests["sent_at"].notna().to_numpy()].sum()),
+        sent=int(choices[~np.isnan(table.requests.floats("sent_at"))].sum()),
         reported={
             name: int(count) for name, count in zip(SOURCES[1:], sources[1:], strict=True) if count
         },
@@ -1089,21 +1088,21 @@ def attribute_latencies(
     )
 
 
-def make_parts_frame(
+def make_parts_table(
     columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run
-) -> pd.DataFrame:
+) -> RequestTable:
     """A row for each request in the order of ``columns.requests``: each part in seconds,
     ``total_s`` to the first token (or the end), the source in ``reported``, and ``impossible``.
 
     Parts after the first token are NaN for requests without one.
     """
     table, reported = _make_latency_table(columns, spans, run, few=True)
-    parts: dict[str, object] = {"total_s": table.split.total_us / 1e6}
+    parts: dict[str, Column] = {"total_s": table.split.total_us / 1e6}
     for name in (*TO_FIRST, *AFTER_FIRST):
         parts[f"{name}_s"] = share_constant(table.part_ms(name) / 1e3)
-    parts["reported"] = pd.Categorical.from_codes(reported.source, categories=pd.Index(SOURCES))
+    parts["reported"] = TextColumn(reported.source, SOURCES)
     parts["impossible"] = table.split.impossible
-    return pd.DataFrame(parts, copy=False)
+    return RequestTable(parts)
 
 
 def _make_latency_table(
@@ -1120,8 +1119,9 @@ def _make_latency_table(
     users = offer.most_users if offer is not None and may_lack_users else None
     reported = columns.server.reported(spans)
     counted = (
-        ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
-        & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
+        requests.has("phase", "profiling")
+        & requests.has("outcome", OK)
+        & ~np.isnan(requests.floats("ttft_s"))
     )  # fmt: skip
     cut = split_latencies(requests, reported, run.limits, users)
     enough = few or (cut.known[counted] != NOTHING).sum() >= MIN_REPORTED * counted.sum()

@@ -235,10 +235,10 @@ def select_limit_requests(seen: Evaluation, limit: Limit) -> Evaluation | None:
     spans = [(block.settled_at, block.counted_until) for block in whole]
     if not spans:
         return None
-    part = seen.main.only(seen.main.requests["arm"] == format_limit(limit))
+    part = seen.main.only(seen.main.requests.has("arm", format_limit(limit)))
     for block in blocks:
         if block not in whole:
-            part = part.only(part.requests["due_at"] < block.began_at)
+            part = part.only(part.requests.floats("due_at") < block.began_at)
     pauses = tuple((before[1], after[0]) for before, after in pairwise(spans))
     window = RateWindow((spans[0][0], spans[-1][1]), pauses)
     return seen._replace(main=part, ended=part, time=window, settled=None)
@@ -785,8 +785,8 @@ def _find_inexact(
 ) -> tuple[str, ...]:
     """The values of a limit, or of its short or long prompts, that may be too wrong."""
     requests = material.columns.requests
-    of_limit = (requests["arm"] == format_limit(limit)) & (requests["phase"] == PROFILING)
-    part = RequestSelection(requests, of_limit.to_numpy(np.bool_))
+    of_limit = requests.has("arm", format_limit(limit)) & requests.has("phase", PROFILING)
+    part = RequestSelection(requests, of_limit)
     if prompts != ALL:
         is_short = estimate_input_lengths(part) <= found.longest_short
         part = part.where(is_short if prompts == SHORT else ~is_short)

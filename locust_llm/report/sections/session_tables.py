@@ -356,7 +356,7 @@ def _row(record: Record, start: float, length_s: float) -> TimelineRow:
 
 
 def _find(material: ReportMaterial) -> SessionsSummary | None:
-    if not (material.columns.requests["turn"] > 0).any():
+    if not (material.columns.requests.floats("turn") > 0).any():
         return None
     found = summarise_sessions(material.records, PROFILING)
     if found is None or material.inexact.sources is None:
@@ -375,8 +375,8 @@ def _mark_inexact(
 ) -> tuple[TurnGroup, ...]:
     """The groups with their marks: each by its own requests, or by those of all turns."""
     requests = material.columns.requests
-    counted = (requests["phase"] == PROFILING).to_numpy(np.bool_)
-    number = requests["turn"].to_numpy(np.float64) + 1
+    counted = requests.has("phase", PROFILING)
+    number = requests.floats("turn") + 1
     marked = list[TurnGroup]()
     for group in groups:
         here = counted

@@ -4,13 +4,14 @@ or its own counters."""
 from collections.abc import Iterator
 
 import msgspec
-import pandas as pd
+import numpy as np
 
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import DRAFTS
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics_history import EngineHistory, counter_increase
 from locust_llm.records.server_metrics_parser import EngineSample
+from locust_llm.report.request_table import RequestTable
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_speculation(
-    history: EngineHistory, run: Run, requests: pd.DataFrame
+    history: EngineHistory, run: Run, requests: RequestTable
 ) -> Iterator[Speculation]:
     """The speculation of each server that drafted, or of all together where the answers report it.
     ``requests`` are as in ``collect_columns``."""
@@ -58,14 +59,14 @@ def measure_speculation(
             yield of_responses
 
 
-def _of_answers(requests: pd.DataFrame, run: Run) -> Speculation | None:
+def _of_answers(requests: RequestTable, run: Run) -> Speculation | None:
     """The speculation in the answered requests of the profiling phase."""
-    counted = requests[
-        (requests["phase"] == "profiling")
-        & (requests["outcome"] == OK)
-        & requests["drafted_tokens"].notna()
-    ]
-    steps, drafted, accepted = (int(counted[name].sum()) for name in DRAFTS)
+    counted = requests.rows(
+        requests.has("phase", "profiling")
+        & requests.has("outcome", OK)
+        & ~np.isnan(requests.floats("drafted_tokens"))
+    )
+    steps, drafted, accepted = (int(np.nansum(counted.floats(name))) for name in DRAFTS)
     if not drafted:
         return None
     return Speculation(

@@ -19,7 +19,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import pandas as pd
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -41,6 +40,7 @@ from locust_llm.report.document_blocks import (
     mark_scarce,
 )
 from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.request_table import RequestTable
 from locust_llm.settings.ab_arms import BASE
 from locust_llm.slo.metric_definitions import ITL, TTFT
 from locust_llm.text.format import format_brief, format_duration, format_number, truncate_text
@@ -131,19 +131,19 @@ def jain_index(values: Sequence[float]) -> float | None:
 
 
 def summarise_tenants(
-    requests: pd.DataFrame, run: Run, records: Iterable[Record]
+    requests: RequestTable, run: Run, records: Iterable[Record]
 ) -> TenantsSummary | None:
     """``requests`` are the columns of ``records``. None: no request has a tenant, or it is a sweep,
     whose stages have their own."""
     swept = run.settings.sweep is not None and run.stage is None
-    tenant_requests = requests[(requests["phase"] == PROFILING) & (requests["tenant"] != "")]
-    if swept or tenant_requests.empty:
+    tenant_requests = requests.rows(requests.has("phase", PROFILING) & ~requests.has("tenant", ""))
+    if swept or not len(tenant_requests):
         return None
     return measure_tenants(
         records,
         run,
-        float(tenant_requests["asked_at"].min()),
-        float(tenant_requests["closed_at"].max()),
+        tenant_requests.earliest("asked_at"),
+        tenant_requests.latest("closed_at"),
     )
 
 
@@ -576,8 +576,8 @@ def _find(material: ReportMaterial) -> TenantsSummary | None:
 def _mark_inexact(row: TenantRow, material: ReportMaterial) -> TenantRow:
     """A row of several tenants together (``OTHERS``) has no marks."""
     requests = material.columns.requests
-    of_tenant = (requests["tenant"] == row.name) & (requests["phase"] == PROFILING)
-    part = RequestSelection(requests, of_tenant.to_numpy(np.bool_))
+    of_tenant = requests.has("tenant", row.name) & requests.has("phase", PROFILING)
+    part = RequestSelection(requests, of_tenant)
     wrong = [f"ttft {stat}" for stat in material.inexact.find_stats(TTFT, part, (50.0, 95.0))]
     wrong += [f"itl {stat}" for stat in material.inexact.find_stats(ITL, part, (50.0,))]
     wrong += ["tokens_per_s"] * material.inexact.is_rate_inexact(part)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.report.array_types import Floats
-from locust_llm.report.request_selection import RequestSelection, has_outcome
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     ITL,
@@ -191,7 +191,7 @@ def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
     if rule.metric == "error_rate":
         return bound_failures(part)
     if flag := BY_WORD[rule.metric].flag:
-        known = part.only(~part.requests[flag].isna()).outcome(OK)
+        known = part.only(~np.isnan(part.requests.floats(flag))).outcome(OK)
         hits = known[flag]
         return ValueBounds(hits, hits, find_send_times(known), np.zeros(len(hits), np.bool_))
     counted = part.outcome(*COUNTED, CANCELLED)
@@ -224,7 +224,7 @@ def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
     """What each request adds to the count of a rate. With two arms it is the share of the request
     in the measured time (``IN_WINDOW``). ``at`` is when it was over."""
     these = part.outcome(OK, CUT) if rule.metric == "goodput" else part.outcome(OK)
-    share = these[IN_WINDOW] if IN_WINDOW in these.requests.columns else np.ones(these.size)
+    share = these[IN_WINDOW] if IN_WINDOW in these.requests else np.ones(these.size)
     over = np.fmax(these["closed_at"], these["last_chunk_at"])
     cut = _outcomes(these) == _CUT
     if rule.metric == "goodput":
@@ -282,13 +282,13 @@ def _outcomes(part: RequestSelection) -> NDArray[np.int8]:
     times as long."""
     outcome = np.full(part.size, _FAILED, np.int8)
     for place, name in enumerate((OK, CUT, CANCELLED)):
-        outcome[has_outcome(part.requests, (name,))[part.chosen]] = place
+        outcome[part.requests.has("outcome", name)[part.chosen]] = place
     return outcome
 
 
 def _running(part: RequestSelection) -> Mask:
     """Which requests were not let run to their end."""
-    return has_outcome(part.requests, (CUT, CANCELLED))[part.chosen]
+    return part.requests.has("outcome", CUT, CANCELLED)[part.chosen]
 
 
 def _redistributed(found: ValueBounds, cancelled: Mask, until: Floats) -> ValueBounds:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import pandas as pd
 from msgspec.structs import replace
 
 from locust_llm.records.outcomes import OK
 from locust_llm.records.run_facts import Run
 from locust_llm.report.distribution_rows import make_distribution_row
 from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.request_table import RequestTable
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.load_generator_health import OK as FINE
 from locust_llm.slo.load_generator_health import FigureError, is_rate_inexact
@@ -67,7 +67,7 @@ NONE_INEXACT: Final = InexactValues()
 
 
 def find_inexact_values(
-    requests: pd.DataFrame, run: Run, judged: Sequence[FigureError]
+    requests: RequestTable, run: Run, judged: Sequence[FigureError]
 ) -> InexactValues:
     """``judged``: the values that the client verdict is of. Where all of them are exact enough, no
     part of the requests has a mark."""

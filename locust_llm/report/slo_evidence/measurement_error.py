@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from locust_llm.records.buffering import find_core_wait
 from locust_llm.records.outcomes import CUT, OK
@@ -36,6 +35,7 @@ from locust_llm.report.gate_occupancy import permit_lag_s
 from locust_llm.report.inter_token_gaps import GapCounts, merge_gap_counts
 from locust_llm.report.load_records import PROMPT_US, CoalescedGaps
 from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.request_table import RequestTable
 from locust_llm.report.summary_rows import Row
 from locust_llm.report.waits_for_user import LONG_WAIT_S, measure_waits_for_user_s
 from locust_llm.slo.load_generator_health import (
@@ -125,7 +125,7 @@ class ErrorSources:
     first: ErrorBounds | None = None
     """The error of times from a send to a chunk, by reference streams. None: there were none."""
     gap: ErrorBounds | None = None
-    permit_s: "pd.Series[float] | None" = None
+    permit_s: Floats | None = None
     """The wait at the gate while a permit was free, by row of the requests."""
     clock_s: float = 0.0
     """The largest difference of its machines' clocks."""
@@ -133,7 +133,7 @@ class ErrorSources:
     """The share of the time for which slots of the gate were held that lay before their return was
     read."""
     closed_loop: bool = False
-    begin_delay_s: "pd.Series[float] | None" = None
+    begin_delay_s: Floats | None = None
     """In an open loop without a number of users, the time from due to the user's begin while not all users
     that it may start were busy, by row of the requests: the load generator was late."""
     merging: str = MERGED
@@ -160,15 +160,15 @@ def describe_certificates(run: Run) -> Certificates:
     return Certificates(errors, sum(one.chunks for one in found))
 
 
-def find_error_sources(requests: pd.DataFrame, run: Run) -> ErrorSources:
+def find_error_sources(requests: RequestTable, run: Run) -> ErrorSources:
     """``requests`` has all of the run. An imported run has no known errors."""
-    if run.imported or requests.empty:
+    if run.imported or not len(requests):
         return ErrorSources()
     found = [health.certificate for health in run.health if health.certificate is not None]
     both = combine_accuracies(found)
     first, gap = both if both is not None else (None, None)
     every = RequestSelection(requests, np.ones(len(requests), np.bool_))
-    permits = bool(run.limits) and requests["worker"].nunique() > 1
+    permits = bool(run.limits) and len(requests.texts("worker").count_rows()) > 1
     held_s = np.nansum(every["ttft_s"])
     late_s = _late_frees(every).sum()
     merged = every["merged"]
@@ -181,7 +181,7 @@ def find_error_sources(requests: pd.DataFrame, run: Run) -> ErrorSources:
     return ErrorSources(
         first=first,
         gap=gap,
-        permit_s=pd.Series(permit_lag_s(requests, run.limits), requests.index) if permits else None,
+        permit_s=permit_lag_s(requests, run.limits) if permits else None,
         clock_s=max((health.clock_error_s or 0.0 for health in run.health), default=0.0),
         read_share=float(late_s / (held_s + late_s)) if run.limits and held_s > 0 else 0.0,
         closed_loop=not run.settings.open_loop,
@@ -196,7 +196,7 @@ def find_overdue(part: RequestSelection, health: ProcessHealth) -> "np.typing.ND
     a request is due when its user sends it."""
     overdue = np.zeros(part.size, np.bool_)
     late = part["sent_at"] - part["due_at"] > LEAST_OVERDUE_S
-    own = (part.requests["worker"] == health.worker).to_numpy(np.bool_)[part.chosen]
+    own = part.requests.has("worker", health.worker)[part.chosen]
     for since, seconds in health.standstills or ():
         overdue |= (part["due_at"] >= since) & (part["due_at"] < since + seconds) & late & own
     return overdue
@@ -213,7 +213,7 @@ def _list_bursts(every: RequestSelection, run: Run) -> Iterator[tuple[float, flo
 
 def _prompt(part: RequestSelection) -> "np.typing.NDArray[np.bool_]":
     """Which answers were read at once, by the kernel's stamps."""
-    kernel = (part.requests["clock"] == "kernel").to_numpy(np.bool_)[part.chosen]
+    kernel = part.requests.has("clock", "kernel")[part.chosen]
     lag_s = part["read_lag_us"] / 1e6
     return np.asarray((lag_s > 0) & (lag_s < PROMPT_S) & kernel)
 
@@ -234,28 +234,29 @@ def late_sends_s(part: RequestSelection) -> Floats:
     return np.nan_to_num(np.maximum(part["send_delay_s"], 0.0))
 
 
-def _measure_begin_delays(requests: pd.DataFrame, run: Run) -> "pd.Series[float] | None":
+def _measure_begin_delays(requests: RequestTable, run: Run) -> Floats | None:
     """None: a fixed number of users may all be busy, or not be started yet."""
     if not run.settings.open_loop or run.settings.users is not None or run.offer is None:
         return None
     users = run.offer.most_users if run.offer.out_of_users else None
-    delay_s = requests["asked_at"] - requests["due_at"] - measure_waits_for_user_s(requests, users)
-    delay_s = delay_s - requests["connect_s"].fillna(0.0)  # the server may be slow to accept
+    delay_s = requests.floats("asked_at") - requests.floats("due_at")
+    delay_s = delay_s - measure_waits_for_user_s(requests, users)
+    # the server may be slow to accept
+    delay_s = delay_s - np.nan_to_num(requests.floats("connect_s"))
     # a retry waited for its refused attempt, a turn of a trace for the answer before
-    waited = (requests["attempt"] > 1) | (
-        bool(run.settings.fixed_schedule) & (requests["turn"] > 0)
-    )
+    waited = requests.floats("attempt") > 1
+    if run.settings.fixed_schedule:
+        waited |= requests.floats("turn") > 0
     if users is not None and run.settings.has_own_code:
         waited = waited | (delay_s > LONG_WAIT_S)  # users in code of the locustfile have no request
-    return delay_s.clip(lower=0.0).where(~waited, 0.0).fillna(0.0)
+    return np.where(waited | np.isnan(delay_s), 0.0, np.maximum(delay_s, 0.0))
 
 
-def _select_rows(known_s: "pd.Series[float] | None", part: RequestSelection) -> Floats:
+def _select_rows(known_s: Floats | None, part: RequestSelection) -> Floats:
     """The values of the part's requests; zeros where nothing is known."""
     if known_s is None:
         return np.zeros(part.size)
-    known = known_s.reindex(part.requests.index).to_numpy(np.float64)
-    chosen: Floats = np.nan_to_num(known[part.chosen])
+    chosen: Floats = known_s[part.requests.numbers[part.chosen]]
     return chosen
 
 
@@ -342,8 +343,8 @@ def _as_prompt(part: RequestSelection, early_s: Floats) -> Floats:
 
 
 def move_requests(
-    requests: pd.DataFrame, sources: ErrorSources, *, most: bool, stamps: bool = False
-) -> pd.DataFrame:
+    requests: RequestTable, sources: ErrorSources, *, most: bool, stamps: bool = False
+) -> RequestTable:
     """The requests with every value at its least, or at its most, as far as the causes allow. A
     metric of which more is better goes the other way. ``stamps``: also by the largest error of a
     reference stream."""
@@ -357,7 +358,7 @@ def move_requests(
             off = off + reach[most]
         if off.any():
             moved[column] = np.maximum(values + (off if most else -off), 0.0)
-    return requests.assign(**moved) if moved else requests
+    return requests.replace_columns(moved) if moved else requests
 
 
 def bounds_of(word: str, part: RequestSelection, sources: ErrorSources) -> ErrorBounds | None:

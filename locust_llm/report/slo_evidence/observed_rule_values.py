@@ -23,6 +23,7 @@ from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.open_loop_delivery import Delivery
 from locust_llm.report.outages import Outage
 from locust_llm.report.request_selection import RequestSelection, sum_of_known
+from locust_llm.report.request_table import TextColumn
 from locust_llm.report.summary_rows import IN_NO_AVERAGE
 from locust_llm.slo.binomial_intervals import Ends, count_needed_values
 from locust_llm.slo.load_generator_health import ClientVerdict
@@ -214,7 +215,11 @@ def select_requests(rule: Rule, main: RequestSelection) -> RequestSelection:
                 main.requests, part.chosen & main.where(holds(estimate_input_lengths(main))).chosen
             )
         else:
-            part = part.only(holds(main.requests[column]))
+            values = main.requests.columns[column]
+            if isinstance(values, TextColumn):
+                part = part.only(values.select(holds))
+            else:
+                part = part.only(holds(values))
     return part
 
 
@@ -225,7 +230,7 @@ def _nobody(rule: Rule, main: RequestSelection) -> str:
     there = ""
     for key, _ in rule.where:
         if key in COLUMNS and main.size:
-            kinds = main.requests.loc[main.chosen, COLUMNS[key]].astype(str).unique()
+            kinds = main.requests.texts(COLUMNS[key]).rows(main.chosen).count_rows()
             there += (
                 f"; the {key} is one of {', '.join(kind or '-' for kind in sorted(kinds)[:KINDS])}"
             )
@@ -663,7 +668,7 @@ def collect_gaps(
     records are read again: the columns do not keep which gap belongs to whom. ``merged``: with
     those beside merged chunks, at their least and at their most."""
     silence_us = np.round((part["closed_at"] - part["last_chunk_at"]) * 1e6)
-    running = part.requests["outcome"].to_numpy()[part.chosen] == CUT
+    running = part.requests.has("outcome", CUT)[part.chosen]
     rows = np.flatnonzero(part.chosen)
     there = (part["chunks"] > 1) | (running & (part["chunks"] > 0))
     silences = dict(
@@ -674,7 +679,7 @@ def collect_gaps(
         )
     )
     rows = rows[there]
-    order = rows[np.argsort(part.requests["sent_at"].to_numpy()[rows], kind="stable")]
+    order = rows[np.argsort(part.requests.floats("sent_at")[rows], kind="stable")]
     stretch_of = np.full(len(part.requests), -1, np.int8)
     for i, some in enumerate(np.array_split(order, STRETCHES)):
         stretch_of[some] = i

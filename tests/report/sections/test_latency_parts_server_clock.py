@@ -3,9 +3,9 @@
 from dataclasses import fields
 
 import numpy as np
-import pandas as pd
 import pytest
 
+from locust_llm.report.request_table import RequestTable
 from locust_llm.report.sections.latency_breakdown import (
     REQUESTS,
     LatencyAttribution,
@@ -32,7 +32,7 @@ def clock_of(
     reported = ReportedColumns(
         **columns | {"source": np.ones(2, np.int8), "arrived_at": np.array(arrived_at)}
     )  # type: ignore[arg-type]
-    requests = pd.DataFrame({"sent_at": [100.0, 200.0], "ttft_s": [0.5, 0.5]})
+    requests = RequestTable({"sent_at": np.array([100.0, 200.0]), "ttft_s": np.array([0.5, 0.5])})
     return measure_server_clock(requests, reported, np.array(possible))
 
 

@@ -532,7 +532,7 @@ def _seen_of(ttft_s: np.ndarray, age_s: np.ndarray, open_: np.ndarray) -> Evalua
     """Requests a tenth of a second apart, as the columns have them."""
     count = len(ttft_s)
     template = collect_columns([answered(1000), cut(1)]).requests
-    requests = template.iloc[open_.astype(np.int64)].reset_index(drop=True)
+    requests = template.rows(open_.astype(np.int64))
     sent_at = UNIX + np.arange(count) / 10
     known = np.where(open_, np.nan, ttft_s)
     moments = dict.fromkeys(("due_at", "asked_at", "sent_at"), sent_at)
@@ -542,7 +542,9 @@ def _seen_of(ttft_s: np.ndarray, age_s: np.ndarray, open_: np.ndarray) -> Evalua
         "last_chunk_at": sent_at + known,
         "first_chunk_at": sent_at + known,
     }
-    part = RequestSelection(requests.assign(**moments, **seconds, **ends), np.ones(count, np.bool_))
+    part = RequestSelection(
+        requests.replace_columns(moments | seconds | ends), np.ones(count, np.bool_)
+    )
     return Evaluation(part, a_run(), None, None, (), part, RateWindow(part.span()))
 
 

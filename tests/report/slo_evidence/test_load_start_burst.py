@@ -43,8 +43,8 @@ def judged(rule: str, records: list[Record], **settings: Any) -> SloResult:
 
 def started_s(records: list[Record], **start: Any) -> float:
     """Seconds after second 10."""
-    frame = collect_columns(records).requests
-    main = RequestSelection(frame, (frame["phase"] == "profiling").to_numpy())
+    requests = collect_columns(records).requests
+    main = RequestSelection(requests, requests.has("phase", "profiling"))
     at = find_started(main, replace(a_run(), starts=(replace(STARTED, **start),)))
     assert at is not None
     return at - UNIX - 10
