@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import locust.log
 from locust import User, events
@@ -84,8 +84,6 @@ from locust_llm.settings.sweep_option import CONCURRENCY
 from locust_llm.text.ci_log import guard_streams, print_ci_commands
 from locust_llm.text.console import discard_if_unread, settle_output_at_exit, write_console
 from locust_llm.text.numbers import truncate_quoted_text
-from locust_llm.web.prometheus_page import serve_metrics, serve_metrics_on
-from locust_llm.web.routes import attach_pages
 from locust_llm.wire.critical_greenlets import spawn_critical
 from locust_llm.wire.worker_messages import LOCAL, STATUS_S, EndRun
 from locust_llm.worker.worker_context import (
@@ -103,6 +101,9 @@ from .exit_status import (
     signal_exit_status,
 )
 from .user import LLMUser
+
+if TYPE_CHECKING:
+    from locust_llm.web.live_page_data import RunView
 
 logger = logging.getLogger("locust_llm")
 
@@ -320,13 +321,15 @@ class Plugin:
         )
         listen_for_signals(self._interrupted, self._hurry)
         ours = all(issubclass(user, LLMUser) for user in environment.user_classes)
-        self._view = (
-            None
-            if environment.web_ui is None
-            else attach_pages(environment, self._set_next, first=ours)
-        )
+        self._view: RunView | None = None
         """None: there is no web page here."""
-        serve_metrics(environment, lambda: self._shown)
+        if environment.web_ui is not None:
+            # late: a run without a page does not load them
+            from locust_llm.web.prometheus_page import serve_metrics
+            from locust_llm.web.routes import attach_pages
+
+            self._view = attach_pages(environment, self._set_next, first=ours)
+            serve_metrics(environment, lambda: self._shown)
         if isinstance(runner, LocalRunner):
             self._sender = WorkerContext(
                 environment, settings, (self._telemetry.record, self._add_record)
@@ -460,6 +463,8 @@ class Plugin:
         )
         survey = self._surveyed(settings)
         if settings.metrics_port and not self._scraped:
+            from locust_llm.web.prometheus_page import serve_metrics_on  # late: as above
+
             serve_metrics_on(settings.metrics_port, lambda: self._shown)
             self._scraped = True
         self._epoch += 1

@@ -63,6 +63,7 @@ def test_a_run_and_its_report_import_neither_the_lab_nor_the_simulator(
     report = modules_of("report", "--json", folder)
     assert "locust_llm.plugin" in run
     assert not {"numpy", "pandas", "tabulate"} & run
+    assert not any(module.startswith("locust_llm.web.") for module in run)
     assert "locust_llm.report.write_report_files" in report
     assert not {"locust", "gevent", "pandas"} & report
     assert of_the_lab(run | report) == set()
