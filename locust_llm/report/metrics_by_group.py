@@ -314,7 +314,7 @@ def group_by_kind(
     counts = np.bincount(which[which >= 0], minlength=len(first_rows))
     common = np.lexsort((first_rows, -counts))
     firsts = zip(*(column.rows(first_rows).tolist() for column in columns), strict=True)
-    labels = [" / ".join(text or "-" for text in texts_of_kind) for texts_of_kind in firsts]
+    labels = [*map(_join_texts, firsts)]
 
     def groups() -> Groups:
         for i in common[:MAX_KINDS].tolist():
@@ -326,6 +326,10 @@ def group_by_kind(
             )
 
     yield " / ".join(word for word, _ in several), groups()
+
+
+def _join_texts(texts: Iterable[str | None]) -> str:
+    return " / ".join(text or "-" for text in texts)
 
 
 def measure_model_mix(main: RequestSelection, asked: str | None) -> tuple[ModelShare, ...]:
