@@ -28,10 +28,10 @@ QUIET_S: Final = 1.0
 """A process that has been silent for longer gets no arrivals, and its connection is checked."""
 
 
-STATUSES_PER_S: Final = 2_000
+STATUSES_PER_S: Final = 500
 MAX_STATUS_S: Final = 0.5
-"""All processes together send so many statuses in a second, and each at least one in so long:
-within ``QUIET_S`` there are two."""
+"""All processes together send so many statuses in a second, but each at least one in so long, as
+within ``QUIET_S`` there must be two. A status costs the master as much as several records."""
 
 
 class WorkerState:
