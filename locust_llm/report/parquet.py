@@ -114,6 +114,7 @@ def _schema(run: Run) -> "pa.Schema":
         )
         for column in COLUMNS
     ]
-    return pa.schema(
-        fields, metadata={"run": run.name, "tool": run.imported or "locust-llm", "model": run.model}
-    )
+    about = {"run": run.name, "tool": run.imported or "locust-llm", "model": run.model}
+    if run.simulated:
+        about["simulated"] = "true"
+    return pa.schema(fields, metadata=about)

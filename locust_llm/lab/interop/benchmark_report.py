@@ -161,6 +161,6 @@ FORMAT: Final = ToolFormat(
     exports={
         "benchmark-report": export_as_json(
             "benchmark_report.json", lambda run, options: build_benchmark_report(run)
-        )
+        )._replace(marks_simulated=False)
     },
 )

@@ -1,6 +1,7 @@
 """Command ``locust-llm export DIR --format F`` writes a run in the format of another tool."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.records.run_facts import SIMULATED, read_run
 from locust_llm.text.format import clean_line, print_json, print_safely
 
 from .measured_requests import NotExported
@@ -45,6 +47,8 @@ def run_export(words: list[str]) -> int:
     except (OSError, NotExported) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{_name_failed_file(error, folder, out)}: {why}")
+    if not chosen.marks_simulated and read_run(folder).simulated:
+        print(f"WARNING: {options.format} has no place for this: {SIMULATED}", file=sys.stderr)
     if options.json:
         print_json(ExportedFile(file=str(out), format=options.format))
     else:

@@ -67,6 +67,8 @@ class ExportFormat(NamedTuple):
     """The file has this name in the run folder."""
     write: Callable[[Path, Path, ExportOptions], None]
     """The function takes the run folder and the file. Raises OSError and NotExported."""
+    marks_simulated: bool = True
+    """Whether the file has a place for the mark of a simulated run."""
 
 
 class ToolFormat(NamedTuple):

@@ -144,6 +144,19 @@ def test_a_simulated_run_stays_simulated(
     assert exported(tmp_path / "b", "vllm-bench")["simulated"] is True
 
 
+def test_a_format_without_a_place_for_the_mark_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_folder(tmp_path)
+    exported(folder, "benchmark-report")
+    assert capsys.readouterr().err == ""
+    write_run(folder, replace(a_run(), simulated=True))
+    exported(folder, "benchmark-report")
+    assert capsys.readouterr().err.startswith(
+        "WARNING: benchmark-report has no place for this: SIMULATED: these results come"
+    )
+
+
 def test_gaps_that_the_report_leaves_out_are_counted_aloud(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,6 +262,11 @@ def test_parquet(tmp_path: Path) -> None:
     )
     assert table.schema.field("chunk_us").metadata == {b"unit": b"us after sent_at"}
     assert table.schema.metadata[b"tool"] == b"locust-llm"
+    assert b"simulated" not in table.schema.metadata
+    write_run(tmp_path, replace(a_run(), simulated=True))
+    assert command.run_export([str(tmp_path), "--format", "parquet"]) == 0
+    about = parquet.read_table(tmp_path / "records.parquet").schema.metadata
+    assert about[b"simulated"] == b"true"
 
 
 @pytest.mark.parametrize(
