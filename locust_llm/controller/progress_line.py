@@ -100,7 +100,7 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
     if known:
         # of what was counted until now, without an interval: the end may decide otherwise
         met = "not met" if broken else "met"
-        standing = f"{broken or known} of {all_rules} rules {met} so far"
+        standing = f"{broken or known} of {format_count(all_rules, 'rule')} {met} so far"
         parts.append(ProgressPart(2 if broken else 8, standing))
     parts += _describe_client(control, client)
     return parts

@@ -282,6 +282,12 @@ def test_rules_that_hold() -> None:
     )
 
 
+def test_one_rule_is_singular() -> None:
+    assert said(control(abort=SimpleNamespace(standing=lambda: (1, 1, 1)))).endswith(
+        "| 1 of 1 rule not met so far"
+    )
+
+
 def test_rules_without_a_value_so_far_are_counted() -> None:
     assert said(control(abort=SimpleNamespace(standing=lambda: (2, 2, 4)))).endswith(
         "| 2 of 4 rules not met so far"
