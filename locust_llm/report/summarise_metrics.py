@@ -522,12 +522,14 @@ def _drop_zeros(counts: dict[str, int]) -> dict[str, int]:
 def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
     """The failures, the most frequent first."""
     failed = part.outcome(*FAILURES)
-    requests = failed.requests.rows(failed.chosen)
-    outcome, name, error = (requests.texts(column) for column in ("outcome", "name", "error"))
-    status, status_codes = np.unique(requests.floats("status"), return_inverse=True)
+    outcome, name, error, arm_of = (
+        failed.requests.texts(column).rows(failed.chosen)
+        for column in ("outcome", "name", "error", "arm")
+    )
+    status, status_codes = np.unique(failed["status"], return_inverse=True)
     which, first_rows = number_combinations([outcome.codes, name.codes, status_codes, error.codes])
     of_arms = [
-        np.bincount(which[requests.has("arm", arm)], minlength=len(first_rows)).tolist()
+        np.bincount(which[arm_of.select([arm].__contains__)], minlength=len(first_rows)).tolist()
         for arm in (BASE, CANDIDATE)
     ]
     kinds = zip(

@@ -15,6 +15,7 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
 from locust_llm.report.document_blocks import mark_scarce
 from locust_llm.report.open_loop_delivery import describe_span
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.request_table import RequestTable
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
@@ -463,16 +464,16 @@ class SparkLines:
     """Figures of equal stretches of the profiling phase."""
 
     def __init__(self, requests: RequestTable) -> None:
-        self._main = requests.rows(requests.has("phase", "profiling"))
-        sent, asked = (self._main.floats(name) for name in ("sent_at", "asked_at"))
+        self._main = RequestSelection(requests, requests.has("phase", "profiling"))
+        sent, asked = (self._main[name] for name in ("sent_at", "asked_at"))
         at = np.where(np.isnan(sent), asked, sent)
         length = float(np.ptp(at)) if len(at) else 0.0
         place = (at - (at.min() if len(at) else 0.0)) / (length or 1.0) * SPARK_BINS
         self._bins = np.minimum(place.astype(np.int64), SPARK_BINS - 1) if length else None
-        self._ok = self._main.has("outcome", ANSWERED)
+        self._ok = requests.has("outcome", ANSWERED)[self._main.chosen]
 
     def of_percentile(self, column: str, percent: float) -> str:
-        values = self._main.floats(column)
+        values = self._main[column]
         usable = self._ok & ~np.isnan(values)
         return self._points(
             lambda here: (
@@ -484,11 +485,11 @@ class SparkLines:
 
     def of_amount(self, column: str) -> str:
         """The sum of a column over the successful requests; without a column, their number."""
-        values = self._main.floats(column) if column else self._ok.astype(np.float64)
+        values = self._main[column] if column else self._ok.astype(np.float64)
         return self._points(lambda here: float(np.nansum(values[here & self._ok])))
 
     def of_failures(self) -> str:
-        lost = self._main.has("outcome", *FAILURES, CUT)
+        lost = self._main.requests.has("outcome", *FAILURES, CUT)[self._main.chosen]
         return self._points(lambda here: float((here & lost).sum()))
 
     def _points(self, value: Callable[[NDArray[np.bool_]], float]) -> str:

@@ -11,6 +11,7 @@ from locust_llm.records.record import DRAFTS
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics_history import EngineHistory, counter_increase
 from locust_llm.records.server_metrics_parser import EngineSample
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.request_table import RequestTable
 
 
@@ -61,12 +62,13 @@ def measure_speculation(
 
 def _of_answers(requests: RequestTable, run: Run) -> Speculation | None:
     """The speculation in the answered requests of the profiling phase."""
-    counted = requests.rows(
+    counted = RequestSelection(
+        requests,
         requests.has("phase", "profiling")
         & requests.has("outcome", OK)
-        & ~np.isnan(requests.floats("drafted_tokens"))
+        & ~np.isnan(requests.floats("drafted_tokens")),
     )
-    steps, drafted, accepted = (int(np.nansum(counted.floats(name))) for name in DRAFTS)
+    steps, drafted, accepted = (int(np.nansum(counted[name])) for name in DRAFTS)
     if not drafted:
         return None
     return Speculation(
@@ -74,7 +76,7 @@ def _of_answers(requests: RequestTable, run: Run) -> Speculation | None:
         share=accepted / drafted,
         drafted=drafted, accepted=accepted, tokens_per_step=1 + accepted / steps if steps else None,
         window_s=0.0,
-        answers=len(counted),
+        answers=counted.size,
     )  # fmt: skip
 
 

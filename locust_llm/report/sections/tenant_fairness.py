@@ -136,14 +136,16 @@ def summarise_tenants(
     """``requests`` are the columns of ``records``. None: no request has a tenant, or it is a sweep,
     whose stages have their own."""
     swept = run.settings.sweep is not None and run.stage is None
-    tenant_requests = requests.rows(requests.has("phase", PROFILING) & ~requests.has("tenant", ""))
-    if swept or not len(tenant_requests):
+    main = RequestSelection(
+        requests, requests.has("phase", PROFILING) & ~requests.has("tenant", "")
+    )
+    if swept or not main.size:
         return None
     return measure_tenants(
         records,
         run,
-        tenant_requests.earliest("asked_at"),
-        tenant_requests.latest("closed_at"),
+        float(main["asked_at"].min()),
+        float(main["closed_at"].max()),
     )
 
 
