@@ -35,6 +35,8 @@ CREATOR: Final = b"locust-llm"
 LIST_PAGE_ROWS: Final = 256
 """A page of lists has so many rows, so that no page takes long to compress, and that some rows can
 be read without the others."""
+MAX_PAGE_VALUES: Final = 1 << 28
+"""No page has more values: a part is complete before."""
 _BOOLEAN: Final = 0
 _INT32: Final = 1
 _INT64: Final = 2
@@ -315,6 +317,47 @@ def _i64(number: int, value: int) -> ThriftField:
 # -- reading ---------------------------------------------------------------------------------------
 
 
+class PageDecoder:
+    """Turns the content of pages into arrays, with the standard library."""
+
+    def unpack_bits(self, data: bytes, count: int) -> bytes:
+        """A byte for each bit, the lowest one first. Missing bits are 0."""
+        if not count:
+            return b""
+        digits = f"{int.from_bytes(data, 'little'):0{count}b}".encode()
+        return digits[: -count - 1 : -1].translate(_FROM_DIGITS)
+
+    def join_bytes(self, data: bytes, kind: str, width: int) -> Any:
+        """The numbers of a page: all their lowest bytes come first, and so on."""
+        count = len(data) // width
+        raw = bytearray(len(data))
+        for byte in range(width):
+            raw[byte::width] = data[byte * count : (byte + 1) * count]
+        values = array(kind)
+        values.frombytes(raw)
+        return values
+
+    def measure_lists(self, begins: bytes, filled: bytes) -> Any:
+        """The lengths of lists. Each begins with a 0 in ``begins``. An empty one has a 0 in
+        ``filled`` too."""
+        lengths = array("i")
+        at = 0
+        for further in begins.split(b"\0")[1:]:
+            lengths.append(len(further) + 1 if filled[at] else 0)
+            at += len(further) + 1
+        return lengths
+
+    def join_pages(self, pages: Sequence[Any]) -> Any:
+        """The arrays of some pages as one."""
+        joined = array(pages[0].typecode)
+        for page in pages:
+            joined.extend(page)
+        return joined
+
+
+_STANDARD: Final = PageDecoder()
+
+
 class ParquetTable:
     """The columns of a file that ``format_parquet`` made. Raises ValueError for other files, and
     for damaged ones when their columns are read."""
@@ -347,8 +390,7 @@ class ParquetTable:
     def column(self, name: str) -> ParquetColumn:
         """Raises ValueError, and KeyError where there is no such column."""
         if name not in self._read:
-            with _report_damage(name):
-                self._read[name] = self._read_column(name)
+            self._read[name] = self.decode_column(name, _STANDARD)
         return self._read[name]
 
     def list_page(self, name: str, number: int) -> ParquetColumn:
@@ -361,12 +403,17 @@ class ParquetTable:
                 header, begin = decode_struct(self._data, begins[-1])
                 begins.append(begin + header[3])
             body, header, _ = self._read_page(begins[number])
-            page = _join_lists(name, element[1], [(body, header[5][1], header[5][2])])
+            page = _join_lists(name, element[1], [(body, header[5][1], header[5][2])], _STANDARD)
         if len(page.lengths) != min(LIST_PAGE_ROWS, self.rows - number * LIST_PAGE_ROWS):
             raise ValueError(f"column {name} has pages of other lengths")
         return page
 
-    def _read_column(self, name: str) -> ParquetColumn:
+    def decode_column(self, name: str, decoder: PageDecoder) -> ParquetColumn:
+        """A column that is not kept. Raises ValueError, and KeyError where there is none."""
+        with _report_damage(name):
+            return self._decode_column(name, decoder)
+
+    def _decode_column(self, name: str, decoder: PageDecoder) -> ParquetColumn:
         element, chunk = self._chunks[name]
         physical, repetition = element[1], element[3]
         labels: list[str] = []
@@ -378,23 +425,27 @@ class ParquetTable:
         count = 0
         while count < chunk[5]:
             body, header, at = self._read_page(at)
-            pages.append((body, header[5][1], header[5][2]))
-            count += header[5][1]
+            values = header[5][1]
+            if not 0 < values <= MAX_PAGE_VALUES:
+                raise ValueError("a page has a wrong number of values")
+            pages.append((body, values, header[5][2]))
+            count += values
         if repetition == _REPEATED:
-            return _join_lists(name, physical, pages)
+            return _join_lists(name, physical, pages, decoder)
         (body, count, encoding) = pages[0]
         if len(pages) > 1 or count != self.rows:
             raise ValueError(f"column {name} has other rows than the file")
         present, begin = None, 0
         there = count
         if repetition == _OPTIONAL:
-            present, begin = _read_levels(body, 0, count)
+            present, begin = _read_levels(body, 0, count, decoder)
             there = present.count(1)
         if physical == _BOOLEAN:
-            return ParquetColumn(name, "flag", _unpack_bits(body[begin:], there), present)
+            return ParquetColumn(name, "flag", decoder.unpack_bits(body[begin:], there), present)
         if physical != _BYTE_ARRAY:
             kind: ColumnKind = "double" if physical == _DOUBLE else "int"
-            return ParquetColumn(name, kind, _join_bytes(body[begin:], physical, there), present)
+            numbers = _join_bytes(body[begin:], physical, there, decoder)
+            return ParquetColumn(name, kind, numbers, present)
         if encoding == _PLAIN:
             labels = _read_texts(body[begin:], there)
             return ParquetColumn(name, "text", array("i", range(there)), present, (), labels)
@@ -403,6 +454,8 @@ class ParquetTable:
     def _read_page(self, at: int) -> tuple[bytes, dict[int, Any], int]:
         """(content, header, the place behind the page)."""
         header, begin = decode_struct(self._data, at)
+        if header[3] < 0:
+            raise ValueError("a page has a wrong length")
         end = begin + header[3]
         body = zlib.decompress(self._data[begin:end], _GZIP_WINDOW, header[2])
         return body, header, end
@@ -412,39 +465,30 @@ class ParquetTable:
 def _report_damage(name: str) -> Iterator[None]:
     try:
         yield
-    except (IndexError, KeyError, TypeError, OverflowError, zlib.error) as error:
+    except (IndexError, KeyError, TypeError, OverflowError, MemoryError, zlib.error) as error:
         raise ValueError(f"column {name} is damaged: {error}") from None
 
 
-def _join_lists(name: str, physical: int, pages: Sequence[tuple[bytes, int, int]]) -> ParquetColumn:
-    values = array(_WIDTHS[physical][0])
-    lengths: array[int] = array("i")
+def _join_lists(
+    name: str, physical: int, pages: Sequence[tuple[bytes, int, int]], decoder: PageDecoder
+) -> ParquetColumn:
+    values = []
+    lengths = []
     for body, count, _ in pages:
-        begins, at = _read_levels(body, 0, count)
-        filled, at = _read_levels(body, at, count)
-        values.extend(_join_bytes(body[at:], physical, filled.count(1)))
-        lengths.extend(_list_lengths(begins, filled))
-    return ParquetColumn(name, "list", values, None, lengths)
+        begins, at = _read_levels(body, 0, count, decoder)
+        filled, at = _read_levels(body, at, count, decoder)
+        values.append(_join_bytes(body[at:], physical, filled.count(1), decoder))
+        lengths.append(decoder.measure_lists(begins, filled))
+    return ParquetColumn(
+        name, "list", decoder.join_pages(values), None, decoder.join_pages(lengths)
+    )
 
 
-def _list_lengths(begins: bytes, filled: bytes) -> Iterator[int]:
-    """Each list begins with a 0 in ``begins``. An empty one has a 0 in ``filled`` too."""
-    at = 0
-    for further in begins.split(b"\0")[1:]:
-        yield len(further) + 1 if filled[at] else 0
-        at += len(further) + 1
-
-
-def _join_bytes(data: bytes, physical: int, count: int) -> "array[Any]":
+def _join_bytes(data: bytes, physical: int, count: int, decoder: PageDecoder) -> Any:
     kind, width = _WIDTHS[physical]
     if len(data) != width * count:
         raise ValueError("a page of numbers has a wrong length")
-    raw = bytearray(len(data))
-    for byte in range(width):
-        raw[byte::width] = data[byte * count : (byte + 1) * count]
-    values = array(kind)
-    values.frombytes(raw)
-    return values
+    return decoder.join_bytes(data, kind, width)
 
 
 def _read_texts(body: bytes, count: int) -> list[str]:
@@ -474,21 +518,14 @@ def _read_codes(body: bytes, at: int, count: int) -> "array[int]":
     codes.frombytes(body[at : at + count * codes.itemsize])
     if len(codes) != count:
         raise ValueError("a page of texts has a wrong length")
-    return array("i", codes)
+    return codes
 
 
-def _read_levels(body: bytes, at: int, count: int) -> tuple[bytes, int]:
+def _read_levels(body: bytes, at: int, count: int, decoder: PageDecoder) -> tuple[bytes, int]:
     """(a byte for each value, the place behind them)."""
     begin = at + 4
     end = begin + int.from_bytes(body[at:begin], "little")
     run, at = decode_varint(body, begin)
     if not run & 1:
         return bytes([body[at]]) * count, end
-    return _unpack_bits(body[at:end], count), end
-
-
-def _unpack_bits(data: bytes, count: int) -> bytes:
-    if not count:
-        return b""
-    digits = f"{int.from_bytes(data, 'little'):0{count}b}".encode()
-    return digits[: -count - 1 : -1].translate(_FROM_DIGITS)
+    return decoder.unpack_bits(body[at:end], count), end

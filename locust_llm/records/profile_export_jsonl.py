@@ -7,7 +7,8 @@ master and into the file as it is; only where a controller changes a record is i
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -324,6 +325,8 @@ def _ns(unix_s: float) -> int:
 
 SAMPLE_STRETCHES: Final = 100
 """Stretches of neighbouring records in a sample."""
+LATE_S: Final = 5.0
+"""The records of a run are in the order of their ends, to within this time."""
 MIN_BISECTED_BYTES: Final = 2**16
 """Bisection of a record file stops below so many bytes."""
 HEAD_BYTES: Final = 2**20
@@ -486,9 +489,14 @@ class RecordFile:
                 if (name := parse_request_id(line)) is not None:
                     yield name
 
-    def evenly(self, share: float, stretches: int = SAMPLE_STRETCHES) -> Iterator[Record]:
+    def evenly(
+        self,
+        share: float,
+        stretches: int = SAMPLE_STRETCHES,
+        needed: Collection[str] | None = None,
+    ) -> Iterator[Record]:
         """About this share of the records, in stretches of neighbours spread evenly over the file.
-        All records for 1 and above."""
+        All records for 1 and above. ``needed``: the fields of the records, where not all are."""
         if share >= 1 or not self.path.exists():
             yield from RecordFile(self.path, sound=self._sound)
             return
@@ -496,7 +504,8 @@ class RecordFile:
             # each part that is opened costs as much as a hundred records
             step = max(1, min(2 * len(parts) // stretches, int(1 / share)))
             for part in parts[::step]:
-                yield from _pick_evenly(part, share * step, max(1, stretches // len(parts)))
+                of_part = max(1, stretches // len(parts))
+                yield from _pick_evenly(part, share * step, of_part, needed)
             return
         length = self.path.stat().st_size / stretches
         for i in range(stretches):
@@ -518,7 +527,9 @@ class RecordFile:
         order of their ends."""
         if self._parts is None:
             self._parts = self._list_parts()
-        for part in self._parts:
+        # the parts are nearly in the order of their ends, too
+        first = bisect_left(self._parts, at - LATE_S, key=self._find_last_end)
+        for part in self._parts[first:]:
             if part.suffix == LINES:
                 yield from self._records_of(part)
             elif self._find_last_end(part) >= at:
@@ -543,12 +554,14 @@ class RecordFile:
             yield from _parsed(file)
 
     def _find_last_end(self, path: Path) -> float:
-        """When the last request of a part ended, in Unix seconds."""
+        """When the last request of a part ended, in Unix seconds. Infinite: its lines are to be
+        read, or it is damaged."""
         if path not in self._last_ends:
             ended_at: list[float] = []
-            with suppress(OSError, ValueError, KeyError):
-                ended_at = self._open_part(path).ended_at
-            self._last_ends[path] = max(ended_at, default=-math.inf)
+            if path.suffix == WHOLE:
+                with suppress(OSError, ValueError, KeyError):
+                    ended_at = self._open_part(path).ended_at
+            self._last_ends[path] = max(ended_at, default=math.inf)
         return self._last_ends[path]
 
     def _open_part(self, path: Path) -> RecordPart:
@@ -576,7 +589,9 @@ def has_same_last_line(path: Path, part: RecordPart) -> bool:
     return lines.endswith(b"\n") and parse_record_line(lines.splitlines()[-1]).id == part.last_id
 
 
-def _pick_evenly(path: Path, share: float, stretches: int) -> Iterator[Record]:
+def _pick_evenly(
+    path: Path, share: float, stretches: int, needed: Collection[str] | None
+) -> Iterator[Record]:
     """Of a part, or of its lines. What is damaged is left out: the report counts it."""
     if path.suffix == LINES and path.exists():
         yield from RecordFile(path).evenly(share, stretches)
@@ -587,7 +602,7 @@ def _pick_evenly(path: Path, share: float, stretches: int) -> Iterator[Record]:
         rows: list[int] = []
         for i in range(stretches):
             rows += range(int(i * length), int((i + share) * length))
-        yield from part.records(rows)
+        yield from part.records(rows, needed)
 
 
 def _parsed(file: BinaryIO) -> Iterator[Record]:

@@ -14,7 +14,7 @@ text is JSON.
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate, compress
@@ -206,13 +206,22 @@ class RecordPart:
         except KeyError as error:
             raise ValueError(f"its metadata lack {error}") from None
 
-    def records(self, rows: Sequence[int] | None = None) -> Iterator[Record]:
+    def records(
+        self, rows: Sequence[int] | None = None, needed: Collection[str] | None = None
+    ) -> Iterator[Record]:
         """The records of some rows, by default of all. A field that this version does not know is
-        left out, and one that the file does not have gets its default. Raises ValueError; where all
-        are read, before the first record."""
+        left out, and one that the file does not have gets its default. So do all that are not
+        ``needed``, where they have one. Raises ValueError; where all are read, before the first
+        record."""
         chosen = range(self.rows) if rows is None else rows
         names = [*self.table.names]
         columns = [column for column in FIELD_COLUMNS if column.name in names]
+        if needed is not None:
+            columns = [
+                column
+                for column in columns
+                if column.field in needed or column.default is msgspec.NODEFAULT
+            ]
         readers = [
             self._make_stamps_reader(column.name, whole=rows is None)
             if column.kind == "list"

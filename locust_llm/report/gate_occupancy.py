@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.records.run_facts import LimitChange
-from locust_llm.report.array_types import Floats
+from locust_llm.report.array_types import Floats, share_constant
 from locust_llm.report.request_table import RequestTable
 
 from .summary_rows import GateUse
@@ -73,7 +73,7 @@ def compute_occupancy(requests: RequestTable, limits: Sequence[LimitChange]) -> 
     at = _merge_moments(changed_at, *chain.from_iterable(intervals))
     return Occupancy(
         at,
-        limit[np.searchsorted(changed_at, at, side="right")],
+        share_constant(limit[np.searchsorted(changed_at, at, side="right")]),
         *(_level(interval, at) for interval in intervals),
     )
 

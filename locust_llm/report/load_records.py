@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from locust_llm.records.failure_kinds import generalise_failure_message
 from locust_llm.records.machine import usable_cores
@@ -36,7 +37,7 @@ from locust_llm.records.record_parts import (
     stand_alone,
 )
 from locust_llm.records.run_facts import RECORDS
-from locust_llm.report.array_types import Floats, Ints, share_constant
+from locust_llm.report.array_types import Floats, Ints, SharedArrays, share_constant
 from locust_llm.report.fluidity_and_qoe import (
     Readability,
     has_token_times,
@@ -197,9 +198,9 @@ class ColumnCollector:
     def result(self) -> RequestColumns:
         """All columns. The collector is used up."""
         gaps, blurred, stalls = self._streams.result()
-        columns = self._table.columns()
-        for name, column in zip(STALLS, stalls, strict=True):
-            columns[name] = stalls[0] if np.array_equal(column, stalls[0], True) else column
+        shared = SharedArrays()
+        columns = self._table.columns(shared.share)
+        columns |= zip(STALLS, map(shared.share, stalls), strict=True)
         columns |= self._streams.felt._asdict()
         return RequestColumns(
             requests=RequestTable(columns),
@@ -216,6 +217,7 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
     tables = [part.requests for part in parts]
     sizes = [len(table) for table in tables]
     columns: dict[str, Column] = {}
+    shared = SharedArrays()
     for name in list(tables[0].columns):
         values = [table.columns.pop(name) for table in tables]
         texts = [value for value in values if isinstance(value, TextColumn)]
@@ -229,7 +231,7 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
             ]
             columns[name] = _make_text_column(np.concatenate(which), codes)
         else:
-            columns[name] = share_constant(np.concatenate(numbers))
+            columns[name] = shared.share(np.concatenate(numbers))
     gaps: defaultdict[str, GapCounts] = defaultdict(GapCounts)
     blurred = dict[str, CoalescedGaps]()
     for part in parts:
@@ -289,7 +291,7 @@ def make_data_frames(
     codes, known = pd.factorize(np.array(ids, np.object_))
     which = np.repeat(codes, [len(part[0]) for part in parts[1:]])
     streams.result()
-    requests = RequestTable(table.columns() | streams.felt._asdict())
+    requests = RequestTable(table.columns(share_constant) | streams.felt._asdict())
     return requests, pd.DataFrame(
         {
             "id": pd.Categorical.from_codes(which, categories=pd.Index(known)),
@@ -334,6 +336,27 @@ def _make_text_column(which: Ints, codes: _Codes) -> TextColumn:
     return TextColumn(which.astype(np.min_scalar_type(-max(len(codes.labels), 1))), codes.labels)
 
 
+class _GrowingColumn:
+    """Values in one piece of memory, twice as large when it is full."""
+
+    def __init__(self, kind: str) -> None:
+        self._room: NDArray[Any] = np.empty(BLOCK, kind)
+        self._count = 0
+
+    def extend(self, values: Floats | Ints) -> None:
+        end = self._count + len(values)
+        if end > len(self._room):
+            larger = np.empty(max(end, 2 * len(self._room)), self._room.dtype)
+            larger[: self._count] = self.values
+            self._room = larger
+        self._room[self._count : end] = values
+        self._count = end
+
+    @property
+    def values(self) -> NDArray[Any]:
+        return self._room[: self._count]
+
+
 class _Table:
     """Rows that become typed columns block by block, so that a million of them need no more memory
     than their own size."""
@@ -348,7 +371,7 @@ class _Table:
         types |= {name: "f" for name in numbers if name in SINGLE_PRECISION}
         types |= {name: "b" for name in numbers if name in FLAGS}
         types |= dict.fromkeys(texts, "i") | {"chunks": "i", "merged": "i"}
-        self._columns = {name: array(kind) for name, kind in types.items()}
+        self._columns = {name: _GrowingColumn(kind) for name, kind in types.items()}
         self._rows: list[tuple[float | None, ...]] = []
 
     def add(self, record: Record) -> None:
@@ -368,11 +391,11 @@ class _Table:
     def add_block(self, block: RowBlock) -> None:
         self._settle()
         for name, column in block.numbers.items():
-            self._extend(name, column)
+            self._columns[name].extend(column)
         for name, (which, labels) in block.texts.items():
-            self._extend(name, self._encode(self._codes[name], which, labels))
-        self._extend("chunks", block.counts)
-        self._extend("merged", block.shared)
+            self._columns[name].extend(self._encode(self._codes[name], which, labels))
+        self._columns["chunks"].extend(block.counts)
+        self._columns["merged"].extend(block.shared)
 
     def _encode(self, codes: "_Codes", which: Ints, labels: Sequence[str]) -> Ints:
         """The codes of a column's texts. The first row with a text gives it its code."""
@@ -383,39 +406,32 @@ class _Table:
                 of_label[place] = codes[labels[place]]
         return of_label[which]
 
-    def _extend(self, name: str, values: Floats | Ints) -> None:
-        column = self._columns[name]
-        column.frombytes(values.astype(column.typecode).tobytes())
-
-    def columns(self) -> dict[str, Column]:
-        """The columns, with stamps in Unix time. The table is used up."""
+    def columns(self, share: Callable[[NDArray[Any]], NDArray[Any]]) -> dict[str, Column]:
+        """The columns, with stamps in Unix time, each as ``share`` keeps it. The table is used
+        up."""
         self._settle()
-        columns = {
-            name: np.frombuffer(column, column.typecode) for name, column in self._columns.items()
-        }
-        offset = columns.pop("clock_offset_s")
-        for name in columns:
+        offset = self._columns.pop("clock_offset_s").values
+        columns: dict[str, Any] = {}
+        for name in [*self._columns]:
+            values = self._columns.pop(name).values
             if name in STAMPS:
-                columns[name] += offset
+                values += offset
+            if name in self._codes:
+                columns[name] = _make_text_column(values, self._codes[name])
+            else:
+                columns[name] = share(values.view(np.bool_) if name in FLAGS else values)
         columns["first_chunk_at"] = columns["sent_at"] + columns["ttft_s"]
         streamed = ~np.isnan(columns["ttft_s"])
-        columns["last_chunk_at"] = np.where(
-            streamed, columns["sent_at"] + columns["latency_s"], np.nan
-        )
-        typed: dict[str, Column] = {}
-        for name, column in columns.items():
-            if name in self._codes:
-                typed[name] = _make_text_column(column, self._codes[name])
-            else:
-                typed[name] = share_constant(column.view(np.bool_) if name in FLAGS else column)
-        return typed
+        last_chunk_at = columns["sent_at"] + columns["latency_s"]
+        columns["last_chunk_at"] = np.where(streamed, last_chunk_at, np.nan)
+        return columns
 
     def _settle(self) -> None:
         if not self._rows:
             return
         block = np.array(self._rows, np.float64)  # None becomes NaN
         for column, values in zip(self._columns.values(), block.T, strict=True):
-            column.frombytes(values.astype(column.typecode).tobytes())
+            column.extend(values)
         self._rows = []
 
 
@@ -625,7 +641,8 @@ def read_part_files(path: Path, files: Sequence[Path], reader: ReadingPace) -> l
     ``path``. Raises StaleParts where its lines are to be read instead."""
     alone = stand_alone(path.parent)
     count = max(1, min(usable_cores(), PROCESSES, len(files) // PART_FILES))
-    ends = [len(files) * i // count for i in range(count + 1)]
+    ahead = PART_FILES if count > 1 else 0  # this process reads while the others start
+    ends = [0, *(ahead + (len(files) - ahead) * i // count for i in range(1, count + 1))]
     groups = [files[begin:end] for begin, end in pairwise(ends)]
     lasts = [number == count for number in range(1, count + 1)]
     with ExitStack() as stack:

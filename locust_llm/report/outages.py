@@ -649,9 +649,9 @@ def _list_silences(
     ended = np.maximum.accumulate(ended[order])
     inside = (ended > start) & (began < last)
     edges = np.concatenate(([start], ended[inside])), np.concatenate((began[inside], [last]))
-    for before, after in zip(*edges, strict=True):
-        if after - before >= MIN_S:
-            yield float(before), float(after)
+    before, after = edges
+    silent = after - before >= MIN_S
+    yield from zip(before[silent].tolist(), after[silent].tolist(), strict=True)
 
 
 def _list_answering_times(

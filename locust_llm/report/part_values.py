@@ -38,6 +38,7 @@ from locust_llm.records.ttft_itl_latency import (
 from locust_llm.report.array_types import Bools, Floats, Ints
 
 from .fluidity_and_qoe import SEVERAL, list_token_runs
+from .page_arrays import ARRAYS
 
 Texts = tuple[Ints, Sequence[str]]
 """(for each row the place of its text, -1 for none; the texts)."""
@@ -55,6 +56,7 @@ class PartValues:
     def __init__(self, part: RecordPart) -> None:
         self._part = part
         self._there = frozenset(part.table.names)
+        self._columns: dict[str, ParquetColumn] = {}
         self._numbers: dict[str, Floats] = {}
         self.rows = part.rows
 
@@ -62,7 +64,10 @@ class PartValues:
         return field in _COLUMN_OF and _COLUMN_OF[field].name in self._there
 
     def _column(self, field: str) -> ParquetColumn:
-        return self._part.table.column(_COLUMN_OF[field].name)
+        if field not in self._columns:
+            name = _COLUMN_OF[field].name
+            self._columns[field] = self._part.table.decode_column(name, ARRAYS)
+        return self._columns[field]
 
     def present(self, field: str) -> Bools:
         """Whether a row has a value."""

@@ -386,11 +386,14 @@ def _rows(
             return _gap_row(metric, gaps, percentiles)
         values = (all_that_waited if metric.waits else ok)[metric.column]
         distribution = make_distribution_row(metric, values, percentiles)
-        if metric in (TTFT, TTFT_FROM_DUE):
-            distribution = replace(distribution, intervals=_intervals(ok, metric, looks))
-        if metric in (TTFT, ITL):
-            distribution = replace(distribution, effective=_effective(ok, metric))
-        return distribution
+        if metric not in (TTFT, TTFT_FROM_DUE, ITL):
+            return distribution
+        known = _in_order(ok, metric)
+        intervals = {} if metric is ITL else _intervals(known, metric, looks)
+        effective = None
+        if metric is not TTFT_FROM_DUE and len(known) >= SHORT:
+            effective = estimate_effective_size(known)
+        return replace(distribution, intervals=intervals, effective=effective)
 
     rows = [row(metric) for metric in _latencies(ok)]
     rows += rates
@@ -407,23 +410,18 @@ def _in_order(ok: RequestSelection, metric: Metric) -> Floats:
     return known
 
 
-def _intervals(
-    ok: RequestSelection, metric: Metric, looks: int
-) -> dict[float, tuple[float, float]]:
+def _intervals(values: Floats, metric: Metric, looks: int) -> dict[float, tuple[float, float]]:
     """The intervals that have both ends, in the metric's unit. ``looks`` is the rules' number of
     looks, so that one value has one interval."""
-    values = _in_order(ok, metric)
+    ordered = np.sort(values)
     intervals = dict[float, tuple[float, float]]()
     for percentile in (50.0, 95.0):
-        low, high = estimate_percentile_interval(values, percentile, looks=looks).ends
+        low, high = estimate_percentile_interval(
+            values, percentile, looks=looks, ordered=ordered
+        ).ends
         if low is not None and high is not None:
             intervals[percentile] = low * metric.scale, high * metric.scale
     return intervals
-
-
-def _effective(ok: RequestSelection, metric: Metric) -> float | None:
-    known = _in_order(ok, metric)
-    return estimate_effective_size(known) if len(known) >= SHORT else None
 
 
 def _warmup_rows(

@@ -9,6 +9,7 @@ are made only where they are out of date.
 import os
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -49,8 +50,14 @@ from locust_llm.report.outages import (
     merge_outages,
 )
 from locust_llm.report.request_table import RequestTable
-from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
+from locust_llm.report.sections.interference import NEEDED as GAP_FIELDS
+from locust_llm.report.sections.interference import (
+    PrefillInterference,
+    choose_sampled_share,
+    measure_interference,
+)
 from locust_llm.report.sections.latency_breakdown import (
+    LatencyAttribution,
     add_server_histograms,
     attribute_latencies,
     make_parts_table,
@@ -101,6 +108,7 @@ FACTS: Final = (
     "prefix_cache", "sweep", "validity", "energy", "unread", "outages",
 )  # fmt: skip
 """The fields of the summary in run.json, beside the run and the sections' findings."""
+INTERFERENCE: Final = "the interference of prefills with decodes"
 OWN_FOLDER: Final = Path(__file__).parent
 
 T = TypeVar("T")
@@ -313,6 +321,19 @@ def _make_files(
             known, run, columns, levels, shown, unmade, history, records, parts
         ).encode()
 
+    def frame_parts() -> RequestTable | None:
+        if summary.waterfall is None:
+            return None
+        return _made(
+            "the parts of single requests",
+            unframed,
+            lambda: make_parts_table(columns, read_spans(folder).times, run),
+        )
+
+    unframed: list[str] = []
+    beside = ThreadPoolExecutor(1)
+    framed = beside.submit(frame_parts)
+    beside.shutdown(wait=False)
     make(RUN, lambda: _facts(run, summary))
     make(SUMMARY_FILE, table)
     make("profile_export_aiperf.json", lambda: aiperf_export.export_summary_json(summary, run))
@@ -337,13 +358,8 @@ def _make_files(
             else None
         ),
     )
-    parts: RequestTable | None = None
-    if summary.waterfall is not None:
-        parts = _made(
-            "the parts of single requests",
-            unmade,
-            lambda: make_parts_table(columns, read_spans(folder).times, run),
-        )
+    parts = framed.result()
+    unmade += unframed
     before = len(unmade)
     make(HTML_FILE, html)
     if len(unmade) > before:  # its own notes name what it could not show
@@ -403,65 +419,72 @@ def _summary(
         or (run.settings.sweep and run.stage is None and not run.settings.sweeps(PREFILL))
     ) and not run.settings.compares
     history = _history(folder, [])
-    outages = find_run_outages(columns, run, list_metric_readings(history))
+    with ThreadPoolExecutor(1) as beside:
+        occupied = beside.submit(compute_occupancy, columns.requests, run.limits)
+        outages = find_run_outages(columns, run, list_metric_readings(history))
+    levels = occupied.result()
     sweep: SweepSummary | None = None
     if staged:
         stages_read, missing = _read_stages(folder, run, stages)
         for stage, summary in () if run.settings.repeats > 1 else stages_read:
             outages = merge_outages(outages, list_stage_outages(run, stage, summary.outages))
         sweep = summarise_sweep(run, stages_read, missing, outages)
-    levels = compute_occupancy(columns.requests, run.limits)
     records = RecordFile(folder / RECORDS, sound=not unread.count)
+    standstills = list_standstills(outages, run)
     experiment: Experiment | None = None
-    beside = None
+    readable = True
     try:
         experiment = read_experiment(records)
-        if experiment is None and (sweep is None or sweep.repeats) and not run.settings.compares:
-            beside = measure_interference(
-                columns,
-                levels,
-                records.evenly(choose_sampled_share(columns)),
-                list_standstills(outages, run),
-            )
     except Exception as error:
-        unmade.append(
-            f"the interference of prefills with decodes could not be computed: "
-            f"{describe_failure(error)}"
+        readable = False
+        unmade.append(f"{INTERFERENCE} could not be computed: {describe_failure(error)}")
+    alone = experiment is None and not run.settings.compares
+
+    def explain() -> tuple[PrefillInterference | None, LatencyAttribution | None]:
+        others = RecordFile(folder / RECORDS, sound=not unread.count)
+        disturbed = parts = None
+        if alone and readable and (sweep is None or sweep.repeats):
+            disturbed = _made(
+                INTERFERENCE,
+                unexplained,
+                lambda: measure_interference(
+                    columns,
+                    levels,
+                    others.evenly(choose_sampled_share(columns), needed=GAP_FIELDS),
+                    standstills,
+                ),
+            )
+        if alone and not (staged and sweep is not None and not sweep.repeats) and not run.imported:
+            parts = _made(
+                "the parts of the requests' time",
+                unexplained,
+                lambda: attribute_latencies(
+                    columns, read_spans(folder).times, run, others.since, blames, standstills
+                ),
+            )
+        return disturbed, parts
+
+    unexplained: list[str] = []
+    with ThreadPoolExecutor(1) as beside:
+        explained = beside.submit(explain)
+        summary = summarise_run(
+            columns,
+            run,
+            unread.count,
+            records,
+            sweep,
+            levels,
+            None,
+            experiment,
+            unread.reasons,
+            outages,
+            _read_references(folder, unmade) if run.settings.check_answers else (),
+            measure_cancelled_work(history, columns, run),
+            _read_soak(folder, unmade) if run.settings.soak else (),
         )
-    summary = summarise_run(
-        columns,
-        run,
-        unread.count,
-        records,
-        sweep,
-        levels,
-        beside,
-        experiment,
-        unread.reasons,
-        outages,
-        _read_references(folder, unmade) if run.settings.check_answers else (),
-        measure_cancelled_work(history, columns, run),
-        _read_soak(folder, unmade) if run.settings.soak else (),
-    )
-    if (
-        experiment is None
-        and not (staged and sweep is not None and not sweep.repeats)
-        and not run.settings.compares
-        and not run.imported
-    ):
-        parts = _made(
-            "the parts of the requests' time",
-            unmade,
-            lambda: attribute_latencies(
-                columns,
-                read_spans(folder).times,
-                run,
-                records.since,
-                blames,
-                list_standstills(outages, run),
-            ),
-        )
-        summary = replaced(summary, waterfall=parts)
+    interference, parts = explained.result()
+    unmade += unexplained
+    summary = replaced(summary, interference=interference, waterfall=parts)
     by_rules = _made(
         "the check against published rules", unmade, lambda: check_validity(summary, run)
     )
@@ -545,7 +568,6 @@ def _up_to_date(folder: Path) -> bool:
 def _run(folder: Path, requests: RequestTable) -> tuple[Run, bool]:
     """(the run of run.json, or what is known without it; whether a part of it could not be
     read)."""
-    unknown = _unknown(folder, requests)
     try:
         return read_run(folder), False
     except FileNotFoundError:
@@ -554,11 +576,12 @@ def _run(folder: Path, requests: RequestTable) -> tuple[Run, bool]:
         why = f"run.json cannot be read ({error.strerror or error})"
     except ValueError as error:
         try:
-            return decode_readable_run(folder, unknown), True
+            return decode_readable_run(folder, _unknown(folder, requests)), True
         except (OSError, ValueError):
             why = f"run.json cannot be read ({error})"
     return replaced(
-        unknown, unread=(f"{why}: the settings, server and limits of this run are unknown",)
+        _unknown(folder, requests),
+        unread=(f"{why}: the settings, server and limits of this run are unknown",),
     ), True
 
 

@@ -40,6 +40,14 @@ def test_records_are_the_same_after_a_part(tmp_path: Path, records: list[Record]
     assert list(part.records(range(0, len(records), 2))) == expected[::2]
 
 
+def test_fields_that_are_not_needed_have_their_defaults(tmp_path: Path) -> None:
+    """Those without a default are always read."""
+    part = write(tmp_path / "part.parquet", [answered(10, 30, id="a", user=7, model="m", turn=2)])
+    (record,) = part.records([0], needed=["chunk_us", "turn"])
+    assert (record.id, record.chunk_us, record.turn) == ("a", (10_000, 30_000), 2)
+    assert (record.user, record.model, record.sent_at) == (0, "", None)
+
+
 def test_some_rows_are_read_from_their_pages_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from outside. The page's own policy names its script and style by hash, so nothi
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
@@ -208,14 +209,11 @@ def render_report_page(
             named = POOLED_LATENCY if heading == LATENCY and not run.settings.generates else heading
             yield PageSection(named, charts=charts, column=heading in TIMED)
 
-    first, *sections = _sections(build_report_document(summary, run), charted)
-    terms = list_definitions(summary, run)
-    definitions = TableBlock(("Term", "Meaning"), terms, numbers=False)
-    sections += [*_health(summary.evidence), PageSection(DEFINED, [definitions], folded=True)]
-    sample = None
-    if summary.examination is None:  # the load of a probe is artificial
+    def sample_requests() -> RequestSample | None:
+        if summary.examination is not None:  # the load of a probe is artificial
+            return None
         seconds = summary.conditions.duration_s
-        sample = make_request_sample(
+        return make_request_sample(
             columns,
             run,
             records,
@@ -224,6 +222,14 @@ def render_report_page(
             part_names=_name_parts(summary),
             stage_rates=find_stage_rates(summary),
         )
+
+    with ThreadPoolExecutor(1) as beside:
+        sampled = beside.submit(sample_requests)
+        first, *sections = _sections(build_report_document(summary, run), charted)
+    sample = sampled.result()
+    terms = list_definitions(summary, run)
+    definitions = TableBlock(("Term", "Meaning"), terms, numbers=False)
+    sections += [*_health(summary.evidence), PageSection(DEFINED, [definitions], folded=True)]
     headline = f"{make_headline(summary, run)}."
     arranged = arrange_sections(sections, sample is not None, swept=summary.swept)
     return _written(summary, run, columns, headline, first.blocks, arranged, sample, terms)

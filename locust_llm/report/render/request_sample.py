@@ -460,8 +460,12 @@ def _find_certain(requests: RequestTable) -> Mask:
     ok = requests.has("outcome", OK)
     for column in SLOW:
         values = np.where(ok, requests.floats(column), np.nan)
-        known = np.flatnonzero(~np.isnan(values))
-        certain[known[np.argsort(values[known])[-MAX_SLOWEST:]]] = True
+        known = values[~np.isnan(values)]
+        if len(known) > MAX_SLOWEST:
+            known = np.partition(known, -MAX_SLOWEST)[-MAX_SLOWEST:]
+        if len(known):
+            slow = np.flatnonzero(values >= known.min())  # of equal ones the last
+            certain[slow[np.argsort(values[slow], kind="stable")[-MAX_SLOWEST:]]] = True
     unanswered = requests.has("outcome", *FAILURES, CUT)
     if unanswered.sum() <= MAX_FAILED:
         certain |= unanswered

@@ -183,6 +183,10 @@ MIN_BESIDES: Final = 1e-9
 a rounding error."""
 
 
+NEEDED: Final = ("sent_at", "phase", "outcome", "chunk_us", "merged", "lacks")
+"""The fields of records that ``label_gaps`` reads."""
+
+
 class LabelledGaps(NamedTuple):
     """The sharp gaps of successful requests of the profiling phase, one value each."""
 
@@ -215,6 +219,9 @@ def measure_interference(
     (``choose_sampled_share``), and is read once. ``standstills`` of the server, (from, to): gaps
     and waits for a first token across them are left out. None: nobody decoded."""
     ok = _profiling(columns.requests).outcome(OK)
+    # before the gaps, of which there are millions
+    stood_still = _select_stood_still(ok, standstills)
+    ahead, slope = _queue(columns.requests, ok.where(~stood_still))
     every_gap, read = label_gaps(levels, records, standstills)
     gaps = _leave_out_standstills(every_gap)
     if not len(gaps.gap_s):
@@ -238,8 +245,6 @@ def measure_interference(
     ]
     disturbed = _row("1+", gaps, disturbing, usual)
     decode_s = float(gaps.gap_s.sum())
-    stood_still = _select_stood_still(ok, standstills)
-    ahead, slope = _queue(columns.requests, ok.where(~stood_still))
     return PrefillInterference(
         gaps=len(gaps.gap_s),
         requests=read,
@@ -416,7 +421,8 @@ def count_prefills_ahead(requests: RequestTable) -> tuple[Floats, Floats]:
     end = np.fmin(np.fmin(first, freed), closed)
     tokens = estimate_input_lengths(everything)
     real = np.flatnonzero(end > sent)  # False where either is NaN
-    begun, ended = real[np.argsort(sent[real])], real[np.argsort(end[real])]
+    # they are nearly in order, for which this kind is fast
+    begun, ended = (real[np.argsort(at[real], kind="stable")] for at in (sent, end))
     to_begin = np.searchsorted(sent[begun], sent, side="left")
     to_end = np.searchsorted(end[ended], sent, side="right")
 

@@ -409,9 +409,10 @@ def _effective(evidence: ShareEvidence, count: int) -> float:
 
 
 def estimate_percentile_interval(
-    values: Floats, percentile: float, *, looks: int = 1
+    values: Floats, percentile: float, *, looks: int = 1, ordered: Floats | None = None
 ) -> ConfidenceInterval:
-    """Of a percentile of ``values`` in the order of time (failures may be infinite)."""
+    """Of a percentile of ``values`` in the order of time (failures may be infinite). ``ordered``:
+    the values from the least on, where they are known."""
     if len(values) < MIN_VALUES:
         return bound_few(values, percentile / 100, looks)
     if percentile < 50:
@@ -420,7 +421,7 @@ def estimate_percentile_interval(
         return found._replace(low=low, high=high)
     share = percentile / 100
     n = len(values)
-    ordered = np.sort(values)
+    ordered = np.sort(values) if ordered is None else ordered
     at = max(math.ceil(round(share * n, 9)), 1) - 1
     if _constant(ordered):
         return ConfidenceInterval(float(ordered[0]), float(ordered[0]), float(n))

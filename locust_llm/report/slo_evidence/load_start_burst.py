@@ -165,7 +165,7 @@ def _find_drained(main: RequestSelection, at: float) -> float:
     latest = np.fmax.accumulate(find_send_times(main)[waits][order])
     until = at
     while True:
-        before = int(np.searchsorted(asked, until, side="right"))
+        before = int(asked.searchsorted(until, side="right"))
         if not before or not latest[before - 1] > until:
             return until
         until = float(latest[before - 1])

@@ -343,14 +343,19 @@ def _as_prompt(part: RequestSelection, early_s: Floats) -> Floats:
 
 
 def move_requests(
-    requests: RequestTable, sources: ErrorSources, *, most: bool, stamps: bool = False
+    requests: RequestTable,
+    sources: ErrorSources,
+    *,
+    most: bool,
+    stamps: bool = False,
+    columns: Sequence[str] = COLUMNS,
 ) -> RequestTable:
     """The requests with every value at its least, or at its most, as far as the causes allow. A
     metric of which more is better goes the other way. ``stamps``: also by the largest error of a
-    reference stream."""
+    reference stream. ``columns``: those that are needed."""
     every = RequestSelection(requests, np.ones(len(requests), np.bool_))
     moved = dict[str, Floats]()
-    for column in COLUMNS:
+    for column in columns:
         values = every[column]
         bounds = bounds_of(WORD_OF[column], every, sources) if stamps else None
         off = np.full(len(values), 0.0 if bounds is None else bounds.max_ms / 1e3)
@@ -634,7 +639,8 @@ def _error_of_values(
     whole = bound_rule_values(rule, part, seen).low
 
     def move(*, most: bool) -> Floats:
-        moved = move_requests(part.requests, sources, most=most)
+        needed = (metric.column, "late_s")  # its bounds need no other
+        moved = move_requests(part.requests, sources, most=most, columns=needed)
         if moved is part.requests:
             return whole
         return bound_rule_values(rule, RequestSelection(moved, part.chosen), seen).low

@@ -16,6 +16,7 @@ from locust_llm.report.answer_results import AnswersUnderLoad
 from locust_llm.report.array_types import Floats
 from locust_llm.report.cancelled_work import CancelledWork
 from locust_llm.report.disruption_results import DisruptionEffects
+from locust_llm.report.distribution_rows import order_around
 from locust_llm.report.inter_token_gaps import GapCounts, merge_gap_counts
 from locust_llm.report.load_records import earliest_chunks_us
 from locust_llm.report.measurement_window import RateWindow
@@ -342,7 +343,9 @@ def _quantile(rule: Rule, values: Floats, failures: int, looks: int) -> Observed
     value = find_percentile(ordered, percentile, nearest=nearest)
     found = _with(
         value,
-        confidence_intervals.estimate_percentile_interval(values, percentile, looks=looks),
+        confidence_intervals.estimate_percentile_interval(
+            values, percentile, looks=looks, ordered=ordered
+        ),
         len(ordered),
         _landed(rule, value, failures),
         percentile,
@@ -350,9 +353,9 @@ def _quantile(rule: Rule, values: Floats, failures: int, looks: int) -> Observed
     later = _extrapolate_values(
         rule,
         values,
-        lambda some: find_percentile(np.sort(some), percentile, nearest=nearest),
+        lambda some: find_percentile(order_around(some, [percentile]), percentile, nearest=nearest),
         # few values make a far percentile of a third, more make its median
-        lambda some: find_percentile(np.sort(some), 50, nearest=nearest),
+        lambda some: find_percentile(order_around(some, [50]), 50, nearest=nearest),
     )
     return replace(found, later=later)
 
