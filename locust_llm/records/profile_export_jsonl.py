@@ -325,8 +325,8 @@ def _ns(unix_s: float) -> int:
 
 SAMPLE_STRETCHES: Final = 100
 """Stretches of neighbouring records in a sample."""
-LATE_S: Final = 5.0
-"""The records of a run are in the order of their ends, to within this time."""
+UNORDERED_PARTS: Final = 8
+"""Records that ended later than all of the next part are at most so many parts before it."""
 MIN_BISECTED_BYTES: Final = 2**16
 """Bisection of a record file stops below so many bytes."""
 HEAD_BYTES: Final = 2**20
@@ -528,8 +528,8 @@ class RecordFile:
         if self._parts is None:
             self._parts = self._list_parts()
         # the parts are nearly in the order of their ends, too
-        first = bisect_left(self._parts, at - LATE_S, key=self._find_last_end)
-        for part in self._parts[first:]:
+        first = bisect_left(self._parts, at, key=self._find_last_end) - UNORDERED_PARTS
+        for part in self._parts[max(first, 0) :]:
             if part.suffix == LINES:
                 yield from self._records_of(part)
             elif self._find_last_end(part) >= at:

@@ -52,7 +52,6 @@ from locust_llm.records.breakdown_labels import (
 )
 from locust_llm.records.buffering import AT_ONCE_US, MIN_TOKENS, WAITED_US
 from locust_llm.records.outcomes import OK
-from locust_llm.records.profile_export_jsonl import LATE_S
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import LimitChange, Run
 from locust_llm.records.server_metrics_history import EngineHistory, histogram_mean
@@ -767,6 +766,8 @@ MOST: Final = 10
 MOST_OVERLAPPING: Final = 5
 SAME_S: Final = 1e-5
 """Two stamps within this time mean one moment."""
+LATE_S: Final = 5.0
+"""The records' file is in the order of their ends, to within this time."""
 MOST_READ: Final = 100_000
 """So many records are read to find ids: two seconds. In a file in good order, each id takes one or
 two."""
