@@ -14,6 +14,7 @@ from locust_llm.wire.worker_messages import Ack, Records
 
 from .phases import PhaseRunner
 from .run_context import RunContext
+from .shutdown import Shutdown
 
 logger = logging.getLogger("locust_llm")
 
@@ -23,10 +24,14 @@ FLUSH_S: Final = 1.0
 
 class RecordsFromWorkers:
     def __init__(
-        self, context: RunContext, phases: PhaseRunner, on_record_over: Callable[[Record], object]
+        self,
+        context: RunContext,
+        phases: PhaseRunner,
+        shutdown: Shutdown,
+        on_record_over: Callable[[Record], object],
     ) -> None:
         """``on_record_over`` is called with each record of a finished request, once it is kept."""
-        self._context, self._phases = context, phases
+        self._context, self._phases, self._shutdown = context, phases, shutdown
         self._store, self._workers = context.store, context.workers
         self._on_record_over = on_record_over
 
@@ -81,6 +86,7 @@ class RecordsFromWorkers:
             slices.pause()
             self._add(record)
         self.flush()  # what is acknowledged outlives this process
+        self._shutdown.note_records()
         return True
 
     def recover(self, worker: str) -> int:

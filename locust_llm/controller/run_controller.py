@@ -153,7 +153,9 @@ class Controller:
                 settings, self.folder, ServerLooks(settings, headers, memory, secrets), time
             )
         self._on_record_over = on_record_over
-        self.records = RecordsFromWorkers(context, self.phases, self._note_record_over)
+        self.records = RecordsFromWorkers(
+            context, self.phases, self.shutdown, self._note_record_over
+        )
         self.losses = WorkerLosses(
             context, self.phases, self.records, self.shutdown, self.facts, self._failed, self._shown
         )

@@ -4,11 +4,17 @@ had."""
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from locust.env import Environment
 
 import gevent
 from gevent.event import Event
+
+QUIET_END_S: Final = 5.0
+"""After the time for the end, the longest wait for further records of any process."""
+MAX_HAND_OVER_S: Final = 300.0
+"""The longest time that records may still come after the time for the end."""
 
 
 class Shutdown:
@@ -33,7 +39,8 @@ class Shutdown:
         self._active, self._clock = active, clock
         self._ended: dict[str, Event] = {}
         self._by = math.inf
-        """When the shutdown is over at the latest (monotonic seconds)."""
+        """When the shutdown is over (monotonic seconds), unless records still come."""
+        self._records_at = -math.inf
 
     def note_asked(self) -> None:
         """The end is asked for now."""
@@ -57,19 +64,29 @@ class Shutdown:
         if worker in self._ended:
             self._ended[worker].set()
 
+    def note_records(self) -> None:
+        """A process hands over records now: the others may wait behind it."""
+        self._records_at = self._clock()
+
     def within(self, seconds: float) -> None:
         """The shutdown is over then, whatever is missing."""
         self._by = min(self._by, self._clock() + seconds)
 
     def wait(self, seconds: float) -> list[str]:
-        """Wait until all processes have ended or are lost, at most ``seconds``. Returns the ones
-        that have not ended."""
+        """Wait until all processes have ended or are lost, at most ``seconds``, or longer while
+        they hand over records. Returns the ones that have not ended."""
         self.within(seconds)
         for worker, ended in self._ended.items():
-            while not ended.wait(0.2) and worker in self._active() and self._clock() < self._by:
+            while not ended.wait(0.2) and worker in self._active() and not self._is_too_late():
                 continue
         self.over.set()
         return [worker for worker, ended in self._ended.items() if not ended.is_set()]
+
+    def _is_too_late(self) -> bool:
+        now = self._clock()
+        return now >= self._by + MAX_HAND_OVER_S or now >= max(
+            self._by, self._records_at + QUIET_END_S
+        )
 
 
 def _end(environment: Environment) -> None:

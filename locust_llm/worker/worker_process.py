@@ -55,7 +55,7 @@ without one it takes a worker for silent."""
 AT_ONCE_S: Final = 0.005
 """The least interval of urgent statuses."""
 DELIVER_S: Final = 10.0
-"""The longest wait at the end until the master acknowledges records."""
+"""The longest wait at the end until the master acknowledges further records."""
 LATE_S: Final = 30.0
 """The same where the master may be unreachable: networks come back."""
 LOCK_S: Final = 3.0
@@ -242,10 +242,7 @@ class _Worker:
         self._runner.stop()
         handed_over = alone and self._append()
         if not handed_over:
-            with gevent.Timeout(deliver_s, False):
-                while self.outbox.waiting:
-                    self.outbox.flush()
-                    gevent.sleep(0.02)
+            deliver_records(self.outbox, deliver_s)
             handed_over = self._append() or self._keep()
         self.outbox.close(keep=not handed_over)
 
@@ -290,6 +287,18 @@ class _Worker:
             logger.error(f"records that were not delivered are in {self.outbox.kept}")
         self._environment.process_exit_code = ExitStatus.FAILED_REQUESTS
         self._runner.quit()
+
+
+def deliver_records(outbox: RecordOutbox, patience_s: float) -> None:
+    """Send the waiting records until the master has them all. A master that is behind has as long
+    as it needs, if it acknowledges some of them every ``patience_s``."""
+    left = outbox.waiting + 1
+    while 0 < outbox.waiting < left:
+        left = outbox.waiting
+        with gevent.Timeout(patience_s, False):
+            while outbox.waiting >= left:
+                outbox.flush()
+                gevent.sleep(0.02)
 
 
 def append_lost_records(records: list[Record], path: Path) -> bool:

@@ -30,7 +30,8 @@ from locust_llm.wire.worker_messages import (
     unpack_to_control,
 )
 from locust_llm.worker import worker_process as module
-from locust_llm.worker.worker_process import BEHIND_S, append_lost_records
+from locust_llm.worker.records_to_master import RecordOutbox
+from locust_llm.worker.worker_process import BEHIND_S, append_lost_records, deliver_records
 
 FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
 
@@ -169,3 +170,40 @@ def test_the_file_of_a_run_that_is_on_is_left_alone(
     assert append_lost_records([FIRST], path)
     # the run's folder is on another machine
     assert not append_lost_records([FIRST], tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(("answers", "left"), [(6, 0), (3, 3), (0, 6)])
+def test_a_late_master_has_time_while_it_acknowledges(
+    monkeypatch: pytest.MonkeyPatch, answers: int, left: int
+) -> None:
+    """A master that acknowledges a record at each of ``answers`` looks, and then none."""
+    monkeypatch.setattr("locust_llm.worker.records_to_master.BATCH_RECORDS", 1)
+    sent: list[Records] = []
+    outbox = RecordOutbox(sent.append)
+    for number in range(6):
+        outbox.add(answered(100, id=str(number)))
+    rounds: list[float] = []
+    acknowledged: list[int] = []
+
+    def sleep(seconds: float) -> None:
+        if len(acknowledged) < answers:
+            acknowledged.append(sent[len(acknowledged)].number)
+            outbox.acknowledged(acknowledged[-1])
+        else:
+            time_is_up[-1].cancel()
+            raise time_is_up[-1]
+
+    time_is_up: list[gevent.Timeout] = []
+
+    class Round(gevent.Timeout):
+        def __init__(self, seconds: float, exception: bool) -> None:
+            super().__init__(None, exception)
+            rounds.append(seconds)
+            time_is_up.append(self)
+
+    fake = SimpleNamespace(sleep=sleep, Timeout=Round)
+    monkeypatch.setattr(module, "gevent", fake)
+    deliver_records(outbox, 10.0)
+    assert outbox.waiting == left
+    # a round for each record that was taken, and the last one without any
+    assert rounds == [10.0] * (answers + (answers < 6))
