@@ -118,13 +118,13 @@ UNMEASURED: Final = "unmeasured"
 
 The six reasons are: as requested (-r); over one response time, measured before the load; over the
 mean response time of the phase before; over a tenth of the time, or over half of a warmup whose
-load goes on, as one response takes longer; over a second, as no response time is known.
+load goes on, as a response before it took longer; over a second, as no response time is known.
 """
 _START_REASONS: Final = {
     BY_RESPONSE_TIME: ", the response time of a single request, measured before the load",
     BY_EARLIER_PHASE: ", the mean response time of the phase before",
-    BY_RUN_TIME: ", a tenth of the time, because one response takes longer",
-    BY_WARMUP: ", half of the warmup, because one response takes longer",
+    BY_RUN_TIME: ", a tenth of the time, because a response before it took longer",
+    BY_WARMUP: ", half of the warmup, because a response before it took longer",
     UNMEASURED: ", because no response time was measured before the load",
 }
 

@@ -51,7 +51,7 @@ def test_over_at_most_a_tenth_of_the_run() -> None:
     assert start == UserStart(users=32, over_s=6.0, by="run_time")
     assert (
         str(start)
-        == "32 users started over 6 s, a tenth of the time, because one response takes longer."
+        == "32 users started over 6 s, a tenth of the time, because a response before it took longer."
     )
     assert plan(6.0, cut=True, run_time_s=60) == start
     assert plan(9.0).over_s == 9.0  # without -t nothing bounds it
@@ -70,7 +70,9 @@ def test_over_at_most_half_of_a_warmup_whose_load_goes_on() -> None:
     assert plan(9.0, **own).over_s == 9.0
     start = plan(20.0, **own)
     assert (start.over_s, start.by) == (15.0, "warmup")
-    assert str(start).endswith("over 15 s, half of the warmup, because one response takes longer.")
+    assert str(start).endswith(
+        "over 15 s, half of the warmup, because a response before it took longer."
+    )
     assert plan(15.0, cut=True, **own) == start
 
 

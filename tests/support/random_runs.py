@@ -598,27 +598,26 @@ def what_users_waited_comes_first_where_requests_were_held(report: Report) -> It
 
 @check
 def nothing_answered_when_the_report_has_that(report: Report) -> Iterator[str]:
-    """Checks the first such time. No chunk lies in it, and a dead server is named as soon as
-    several requests found it dead."""
+    """Checks the first such time, which counts from the first send of the run, warmup included. No
+    chunk lies in it, and a dead server is named as soon as several requests found it dead."""
     made = report.made
-    began_s = report.run.profiling_at - UNIX
     chunks: list[float] = []
     for record in made.profiling:
         if record.sent_at:
             chunks += [record.sent_at + us / 1e6 for us in record.chunk_us]
     found = re.search(r"nothing answered from ([\d.]+) (?:s on|to ([\d.]+) s)", report.console)
     if found is not None:
-        begin, end = (float(text or "inf") + began_s for text in found.groups())
+        begin, end = (float(text or "inf") for text in found.groups())
         if within := [at for at in chunks if begin + 0.06 < at < end - 0.06]:
             yield (
-                f"chunks came {within[0] - began_s:.2f} s after the start, where nothing "
+                f"chunks came {within[0]:.2f} s after the start, where nothing "
                 f"answered by the report"
             )
     refused = [record for record in made.profiling if record.outcome == "refused"]
     lasts_s = max((record.closed_at for record in made.profiling), default=0.0) - made.dead_at
     if made.answered and len(refused) >= 3 and lasts_s > 1.5 and " s on" not in report.console:
         yield (
-            f"the server died {made.dead_at - began_s:.1f} s after the start, and the console "
+            f"the server died {made.dead_at:.1f} s after the start, and the console "
             f"has nothing of it"
         )
 

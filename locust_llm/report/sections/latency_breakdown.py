@@ -972,40 +972,41 @@ def _divide_by_histograms(
     (queue_ms, queued), (prefill_ms, prefilled), (ttft_ms, first) = (
         _average_over_servers(servers, what) for what in ("queue", "prefill", "ttft")
     )
-    held_ms = _measure_held_by_histograms(servers, attribution)
     split = [count for count in (queued, prefilled) if count]
     if not split or min(queued, prefilled) < MIN_COUNTED * attribution.requests:
         return None
     same = MIN_SAME * first <= min(split) and MIN_SAME * max(split) <= first
     counts = [*split, first] if same else split
+    counted_ms = max(ttft_ms if same else 0.0, queue_ms + prefill_ms)
     return ServerTime(
         basis=HISTOGRAMS,
         engine=" and ".join(dict.fromkeys(server.engine for server in servers)),
         server_ms=attribution.server.server_ms,
         count=max(counts),
         least=min(counts),
-        ttft_ms=max(ttft_ms if same else 0.0, queue_ms + prefill_ms),
+        ttft_ms=counted_ms,
         queue_ms=queue_ms,
         prefill_ms=prefill_ms,
-        held_ms=held_ms,
+        held_ms=_measure_held_by_histograms(servers, attribution, counted_ms),
         unsplit_of=0 if same else first,
         unsplit_ms=0.0 if same else ttft_ms,
     )
 
 
 def _measure_held_by_histograms(
-    servers: Sequence[ServerHistogramMeans], attribution: LatencyAttribution
+    servers: Sequence[ServerHistogramMeans], attribution: LatencyAttribution, counted_ms: float
 ) -> float:
     """The mean decode that was over before the first chunk, in ms: what of it does not fit behind
-    the first chunk, at most the time of the answers that came whole. 0: the server counted other
-    requests, or no answer came whole."""
+    the first chunk, at most what the server's TTFT leaves. Short answers do not show that they came
+    whole, so long ones show it for all. 0: the server counted other requests, or none came whole."""
     decode_ms, decoded = _average_over_servers(servers, "decode")
     means_ms = attribution.means_ms
     requests = attribution.choices or attribution.requests
-    if min(decoded, requests) < MIN_SAME * max(decoded, requests):
+    whole_ms = means_ms.get(WITH_DECODE, 0.0)
+    if not whole_ms or min(decoded, requests) < MIN_SAME * max(decoded, requests):
         return 0.0
     after_ms = means_ms[DECODE] + means_ms[DELIVERY]
-    return max(0.0, min(decode_ms - after_ms, means_ms.get(WITH_DECODE, 0.0)))
+    return max(0.0, min(decode_ms - after_ms, whole_ms + means_ms.get(SERVER, 0.0) - counted_ms))
 
 
 def _average_over_servers(servers: Sequence[ServerHistogramMeans], what: str) -> tuple[float, int]:

@@ -259,14 +259,14 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
     rest_ms = server.rest_ms
     rest = f", {_format_ms(rest_ms)} neither" if rest_ms >= MIN_REST * whole_ms else ""
     if held_ms or outside_ms:
-        whole_ms = server.server_ms
+        whole_ms = attribution.means_ms[TTFT]
         whole = "to a first token here"
         share *= server.ttft_ms / whole_ms
         rest += f", {_format_ms(held_ms)} {NAMES[HELD]}" * bool(held_ms)
         where = "the proxy" if attribution.proxy else "a proxy"
         rest += (
-            f", {_format_ms(outside_ms)} outside the server's measurement (its socket and front "
-            f"end, {where} or the network)"
+            f", {_format_ms(outside_ms)} outside the server's measurement (sending, its socket and "
+            f"front end, {where}, the network or late reading)"
         ) * bool(outside_ms)
         for other, ms in ((NAMES[HELD], held_ms), ("outside the server's measurement", outside_ms)):
             if ms > share * whole_ms:
@@ -289,9 +289,9 @@ def _held_ms(attribution: LatencyAttribution) -> float:
 
 
 def _outside_ms(attribution: LatencyAttribution) -> float:
-    """The part of the mean server time (measured here) that the server's clock cannot have had,
-    even if it counted only these requests. 0: it is little, or other requests ended than began."""
-    server, here_ms = attribution.server, attribution.server.server_ms
+    """The part of the mean TTFT (measured here) that the server's clock cannot have had, even if it
+    counted only these requests. 0: it is little, or other requests ended than began."""
+    server, here_ms = attribution.server, attribution.means_ms[TTFT]
     if server.unsplit_of or _has_served_others(attribution):
         return 0.0
     counted = max(attribution.choices or attribution.requests, 1)

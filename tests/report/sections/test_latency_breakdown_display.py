@@ -400,9 +400,8 @@ def test_the_servers_own_means_stand_beside_what_it_reports_of_single_requests()
 def test_histograms_split_the_servers_time_where_single_requests_do_not() -> None:
     """As vLLM without tracing: 0.02 ms of queue in 24 ms. Nothing says that the slow ones
     queued."""
-    made = with_(
-        replace(UNKNOWN, means_ms=MEANS), history_of(queue=0.00002, prefill=0.0216, ttft=0.024)
-    )
+    here = replace(UNKNOWN, means_ms={**MEANS, "ttft": 24.0})
+    made = with_(here, history_of(queue=0.00002, prefill=0.0216, ttft=0.024))
     answer = (
         "Queue or prefill? Prefill, 90% on average, by the server's own histograms (vLLM): of 24 ms to a "
         "first token 0.02 ms are "
@@ -423,7 +422,7 @@ def test_histograms_split_the_servers_time_where_single_requests_do_not() -> Non
         if isinstance(b, TableBlock) and b.head[0].startswith("Mean")
     )
     assert table.rows[0] == ("queue", "0.02", "-", "-", "-")
-    assert table.rows[-1] == ("TTFT", "24.00", "160.0", "+136.00", "measured")
+    assert table.rows[-1] == ("TTFT", "24.00", "24.00", "+0.00", "measured")
 
 
 def test_a_metrics_page_of_some_requests_splits_these() -> None:
@@ -532,16 +531,19 @@ def test_queue_or_prefill(history: EngineHistory, begin: str) -> None:
 
 
 def test_what_no_clock_of_the_server_had_is_outside_its_measurement() -> None:
-    """Stopped for seconds: 348 ms to a first token here, of which the server's clock has 66 ms."""
-    server = replace(UNKNOWN.server, server_ms=348.0)
-    here = replace(UNKNOWN, means_ms=MEANS, server=server)
+    """Stopped for seconds: 348 ms to a first token here, of which the server's clock has 66 ms. The
+    mean is the table's, with sending and late reading: 10 ms more than the time in the server."""
+    server = replace(UNKNOWN.server, server_ms=338.0)
+    here = replace(UNKNOWN, means_ms={**MEANS, "ttft": 348.0}, server=server)
     frozen = history_of(queue=0.00393, prefill=0.0571, ttft=0.066)
     answer = describe_server_time(with_(here, frozen))
     assert answer.startswith(
         "Queue or prefill? Outside the server's measurement, 81% on average, by the server's own histograms (vLLM): of 348 ms to a "
         "first token here 3.93 ms are queue, 57.1 ms prefill, 4.97 ms neither, 282 ms outside the "
-        "server's measurement (its socket and front end, a proxy or the network), means of 50 requests."
+        "server's measurement (sending, its socket and front end, a proxy, the network or late reading), means of 50 requests."
     )
+    (table,) = (one for one in tables_of(with_(here, frozen)) if one.head[0].startswith("Mean"))
+    assert table.rows[-1] == ("TTFT", "66.00", "348.0", "+282.00", "measured")
     # of 55 requests, the warmup among them: 348 - 1.1 x 66 ms for certain
     more = describe_server_time(
         with_(here, history_of(55, queue=0.00393, prefill=0.0571, ttft=0.066))
@@ -560,26 +562,42 @@ GATHERED = found(
 
 
 def test_decode_before_the_first_chunk_is_no_time_outside_the_servers_measurement() -> None:
-    """A proxy sends whole responses: of 465 ms the server has 17.5 ms to its first token, then 440
-    ms decode, and 0.5 ms of that came after the first chunk. 8 ms are below a tenth."""
+    """A proxy sends whole responses: of 466 ms the server has 17.5 ms to its first token, then 440
+    ms decode, and 0.5 ms of that came after the first chunk. 9 ms are below a tenth."""
     history = history_of(queue=0.005, prefill=0.0125, ttft=0.0175, decode=0.44)
     console = summarise_latency_parts(with_(GATHERED, history))
     assert console.startswith(
         "TTFT from Due p99: 99% in the server (with decode). Queue or prefill? Decode before the first "
-        "chunk, 95% on average, by the server's own histograms (vLLM): of 465 ms to a first token "
+        "chunk, 94% on average, by the server's own histograms (vLLM): of 466 ms to a first token "
         "here 5 ms are queue, 12.5 ms prefill, 440 ms decode before the first chunk, means of 50 "
         "requests."
     )
     assert "outside" not in console
     # 100 ms more here than the server knows of are outside its measurement
-    slower = replace(GATHERED, server=ServerTime(server_ms=565.0))
+    means_ms = {**GATHERED.means_ms, "with_decode": 565.0, "ttft": 566.0}
+    slower = replace(GATHERED, server=ServerTime(server_ms=565.0), means_ms=means_ms)
     assert (
-        "440 ms decode before the first chunk, 108 ms outside the server's measurement (its socket "
-        "and front end, a proxy or the network), means"
+        "440 ms decode before the first chunk, 109 ms outside the server's measurement (sending, "
+        "its socket and front end, a proxy, the network or late reading), means"
     ) in describe_server_time(with_(slower, history))
     # it counted decodes of fewer requests: nobody knows these
     few = history_of(queue=0.005, prefill=0.0125, ttft=0.0175)
     assert "Outside the server's measurement, 96%" in describe_server_time(with_(GATHERED, few))
+
+
+def test_short_answers_came_whole_where_long_ones_did() -> None:
+    """A short answer does not show that it came whole: its 12 ms of decode are the decode's, by the
+    histogram that has 112 ms, and not outside of the server's measurement."""
+    means_ms = {**MEANS, "decode": 0.0, "delivery": 0.0, "server": 15.0, "with_decode": 100.0,
+                "ttft": 115.0}  # fmt: skip
+    mixed = replace(GATHERED, server=ServerTime(server_ms=115.0), means_ms=means_ms)
+    history = history_of(queue=0.001, prefill=0.002, ttft=0.003, decode=0.112)
+    answer = describe_server_time(with_(mixed, history))
+    assert "of 115 ms to a first token here 1 ms are queue, 2 ms prefill, 112 ms decode" in answer
+    assert "outside" not in answer
+    # none came whole: the decode was after the first chunk
+    streamed = replace(mixed, means_ms=means_ms | {"server": 115.0, "with_decode": 0.0})
+    assert "decode before" not in describe_server_time(with_(streamed, history))
 
 
 def test_a_time_with_decode_has_one_name() -> None:
