@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
-from locust_llm.text.format import format_brief, format_duration
+from locust_llm.text.format import format_brief, format_count, format_duration
 
 
 class AuditOutcome(StrEnum):
@@ -449,7 +449,7 @@ def check_sample_count(figures: Figures) -> Iterator[Finding]:
         highest = max(percents)
         beyond = count * (1 - highest / 100)
         few = beyond < FEW_BEYOND * (1 - OFF)
-        words = f"p{highest:g} of {count:,} requests: {beyond:.3g} lie beyond it"
+        words = f"p{highest:g} of {format_count(count, 'request')}: {beyond:.3g} lie beyond it"
         if few:
             words += f", but a repeatable p{highest:g} needs {FEW_BEYOND}"
         yield Finding("samples", AuditOutcome.DOUBTFUL if few else AuditOutcome.HOLDS, words)

@@ -475,6 +475,9 @@ def _describe_need(regrets: Sequence[LimitRegret], seconds: float) -> str:
     if find_likely_best(regrets) is not None:  # it is named already
         looks = ""
         decide = "make it certain"
+    elif sum(one.regret == best.regret for one in regrets) > 1:
+        looks = " The values of the best ones are equal."
+        decide = "decide it"
     else:
         looks = f" {name} looks best, and is at most {reach} worse than the best one (95%)."
         decide = "decide it"

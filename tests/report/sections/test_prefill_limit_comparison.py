@@ -49,8 +49,14 @@ def answer(
     ends: dict[Limit, tuple[float, float]],
     without: tuple[float, float, float] | None = TIMES,
     objective: str = SHORT_TTFT,
+    *,
+    apart: float = 0.001,
 ) -> str:
-    regrets = [a_regret(limit, pair) for limit, pair in ends.items()]
+    """``apart``: what the regret of each limit is above the one before."""
+    regrets = [
+        a_regret(limit, pair)._replace(regret=pair[0] + apart * place)
+        for place, (limit, pair) in enumerate(ends.items())
+    ]
     return describe_answer(regrets, objective, without, rounds=8, seconds=120.0)
 
 
@@ -103,6 +109,12 @@ def test_not_told_apart_names_the_time_that_would_tell() -> None:
         " Limit 2 looks best, and is at most 20% worse than the best one (95%). About 75 min more "
         "would decide it."
     )
+
+
+def test_equal_values_look_no_better_than_each_other() -> None:
+    text = answer({None: OPEN, 2: OPEN, 4: OPEN}, apart=0.0)
+    assert "looks best" not in text
+    assert " The values of the best ones are equal. About 75 min more would decide it." in text
 
 
 def test_too_few_rounds() -> None:

@@ -204,8 +204,9 @@ def _gateway(axis: str, level: LoadLevel, where: str) -> Iterator[str]:
         )
         if per_s is not None
     ]
+    # at the lower rate fewer are in flight, as each takes as long (Little's law)
     parallel = (
-        f", {add_noun(_known(level.in_flight, level), 'request')} in flight on average"
+        f", {add_noun(_known(share * level.in_flight, level), 'request')} in flight on average"
         if level.in_flight is not None
         else ""
     )

@@ -119,6 +119,16 @@ def test_limits_for_a_gateway_are_within_the_safe_load_of_a_search() -> None:
     )
 
 
+def test_limits_for_a_gateway_are_all_of_the_rate_of_the_stage() -> None:
+    """By chance 7.5/s arrived where 6/s were asked for, with 12.5 in flight: 10 at 6/s."""
+    level = a_level(6, 7.5, slo="PASS", **{**RATES, "in_flight": 12.5})
+    (limits,) = told([level], "request-rate")
+    assert limits.endswith(
+        ": 360 requests, 144,000 input tokens, 12,000 output tokens per minute, 10 requests in "
+        "flight on average."
+    )
+
+
 def test_limits_for_a_gateway_are_those_at_the_slo() -> None:
     levels = [
         a_level(8, 2.5, slo="PASS"),
