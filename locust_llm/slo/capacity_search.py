@@ -303,10 +303,12 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     def _highest(self, chance: float) -> float | None:
         """The highest measured level that the capacity reaches with this probability, and with what
         single stages show for certain."""
+        # a level that certainly fails leaves the capacity below it, in proportion to its chances
+        above = 0.0 if self.fails_from is None else self.chance_of(self.fails_from)
         reached = [
             level
             for level, known in zip(self.levels, self.chances, strict=True)
-            if known >= chance and level <= self.measured_to
+            if known - above >= chance * (1 - above) and level <= self.measured_to
         ]
         if self.passes_to and (not reached or reached[-1] < self.passes_to):
             return self.passes_to

@@ -313,6 +313,31 @@ def test_a_value_that_may_be_higher_later_shows_less() -> None:
     assert 0.5 < likely < possible < certain
 
 
+def test_a_value_far_beyond_its_limit_is_as_clear_as_one_near_it() -> None:
+    """Values that are all about the same, 14% below the limit with 16 users and 7.6 times it with
+    32, as with a queue from 17 or more users on: the middle between the two, no level next to 32."""
+    within = RuleEvidence(rule="r", count=64, excess=-0.15, error=0.003, error_above=0.007)
+    for excess in (0.2, 0.5, 2.0, 4.0):
+        beyond = replace(within, count=92, excess=excess, error=0.003, error_above=0.003)
+        found = capacity(
+            StageEvidence(level=16, rules=(within,)), StageEvidence(level=32, rules=(beyond,))
+        )
+        assert found.chance_of(32) < 0.01
+        assert found.value is not None
+        assert found.high is not None
+        assert 18 <= found.value <= 24
+        assert found.high < 31
+
+
+def test_a_level_that_certainly_fails_shares_its_chance_among_those_below() -> None:
+    """Of the chances 1, 0.9, 0.7 and 0.6 at 1 to 4 users, 4 users certainly fail: 1, 0.75 and 0.25
+    are left, so the middle is 2 users."""
+    found = CapacityEstimate(levels=(1, 2, 3, 4), chances=(1.0, 0.9, 0.7, 0.6), measured_to=4)
+    assert found.value == 4
+    certain = replace(found, fails_from=4)
+    assert (certain.low, certain.value, certain.high) == (1, 2, 3)
+
+
 def test_two_values_show_where_their_limit_lies_between_them() -> None:
     """Values that rise with the load reach their limit at 10 of 5 and 20 users."""
     found = capacity(value(5, -math.log(2)), value(20, math.log(2)))

@@ -256,7 +256,9 @@ def _log_value_likelihood(evidence: RuleEvidence, scale: float) -> Floats:
 
 def _density(evidence: RuleEvidence, error_above: float, scale: float) -> Floats:
     """The probability density of the excess of a stage, for each true one, up to a factor."""
-    off = EXCESS / scale - evidence.excess
+    # a broken limit beyond the grid is at its end: to Student's t all of the grid is equally far
+    shown = min(evidence.excess, float(EXCESS[-1]) / scale)
+    off = EXCESS / scale - shown
     error = max(evidence.error, 1e-3)
     off = off * math.sqrt(evidence.weight) / np.where(off > 0, error_above, error)
     density: Floats = (1 + off * off / FREEDOM) ** (-(FREEDOM + 1) / 2) / (error + error_above)
