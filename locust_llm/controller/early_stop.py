@@ -8,7 +8,8 @@ correlation of their values and of their being beyond the limit, with ROOM for h
 show it. Below MIN_EFFECTIVE_SIZE nothing is concluded. An average has a bound of the same
 kind. A queue that fills is another matter: its values rise steadily, no correlation explains that,
 and it will not get better; so there the requests count in full. So do failures where nearly all
-requests fail. A single value beyond the limit decides a maximum or a minimum. In a closed loop the
+requests fail, and where nothing has answered for DEAD_S and for longer than all the time before: a
+dead server is no burst of failures that ends. A single value beyond the limit decides a maximum or a minimum. In a closed loop the
 first request of each user, as they find the server idle, is left out.
 
 Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but
@@ -47,6 +48,8 @@ MIXED: Final = 50.0
 NEARLY_ALL: Final = 0.98
 MIN_COUNTED: Final = 10
 """Fewer requests make no share."""
+DEAD_S: Final = 10.0
+"""A server that answers nothing for less than this may be back soon."""
 OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
 """The latencies that a request under way for long has passed; the last one only if it has no chunk
 yet."""
@@ -163,15 +166,16 @@ class ShareMonitor:
             running=self._open, running_over=self._open_beyond,
         )  # fmt: skip
 
-    def broken(self, open_: int = 0, beyond: int = 0) -> bool:
+    def broken(self, open_: int = 0, beyond: int = 0, *, dead: bool = False) -> bool:
         """Whether the rule is certainly broken. ``open_`` requests are under way, and ``beyond`` of
-        them are beyond the limit already."""
+        them are beyond the limit already. ``dead``: the server is."""
         self._open, self._open_beyond = open_, beyond
         exceeding = self._beyond + beyond
         total = self.count + open_
         if exceeding <= self._may * total or self.count + beyond < self._at_least:
             return False
-        if not self._may or (exceeding >= NEARLY_ALL * total and not self._of_values.count):
+        all_fail = exceeding >= NEARLY_ALL * total and not self._of_values.count
+        if not self._may or all_fail or dead:
             return exceedance_evidence(exceeding, total, self._may) >= math.log(SURE)
         if total < MIN_SEEN:
             return False
@@ -219,8 +223,9 @@ class MeanMonitor:
     def holds(self) -> bool:
         return self._beyond.mean <= 0
 
-    def broken(self, open_: int = 0, beyond: int = 0) -> bool:
-        """Whether the rule is certainly broken. Requests under way are in no average."""
+    def broken(self, open_: int = 0, beyond: int = 0, *, dead: bool = False) -> bool:
+        """Whether the rule is certainly broken. Requests under way and failures are in no
+        average."""
         if self.count < MIN_SEEN or self.holds:
             return False
         effective_size = self.count / (1 if self._beyond.rises else ROOM * self._beyond.requests)
@@ -242,6 +247,29 @@ class MeanMonitor:
         return f"over {self.count} requests it is {written}, and its interval lies beyond the limit"
 
 
+class AnswerWatch:
+    """How long the server has answered nothing but failures."""
+
+    def __init__(self) -> None:
+        self._first_sent_at = math.inf
+        self._answered_at = -math.inf
+        self._failed_at = -math.inf
+
+    def add(self, record: Record) -> None:
+        ended_at = record.clock_offset_s + record.closed_at
+        self._first_sent_at = min(self._first_sent_at, record.clock_offset_s + record.asked_at)
+        if record.failed:
+            self._failed_at = max(self._failed_at, ended_at)
+        else:
+            self._answered_at = max(self._answered_at, ended_at)
+
+    @property
+    def dead(self) -> bool:
+        """Nothing has answered for DEAD_S, and for longer than all the time before."""
+        before_s = self._answered_at - self._first_sent_at
+        return self._failed_at - self._answered_at >= max(before_s, DEAD_S)
+
+
 class RuleMonitor:
     """A rule, and what is known of it so far."""
 
@@ -253,6 +281,7 @@ class RuleMonitor:
         self.counts_first_wave = rule.stat in ("min", "max")
         """One value decides: it is no question of how many there are."""
         self._predicates = tuple(make_predicates(rule.where))
+        self._answers = AnswerWatch()
         self._known: set[str] = set()
         """Columns of the conditions that some successful request had."""
         self._add: Callable[[Record], None]
@@ -286,7 +315,10 @@ class RuleMonitor:
             self._add = partial(self._value, self.tally, metric)
 
     def add(self, record: Record, *, first_wave: bool = False) -> None:
-        if (self.counts_first_wave or not first_wave) and self._selects(record):
+        if not self._selects(record):
+            return
+        self._answers.add(record)
+        if self.counts_first_wave or not first_wave:
             self._add(record)
 
     def _selects(self, record: Record) -> bool:
@@ -300,9 +332,8 @@ class RuleMonitor:
     def broken(self, sends: RequestsInFlight, first_wave: int) -> bool:
         """Whether it is certainly broken. ``sends``: requests under way. ``first_wave``: how many
         of them are left out."""
-        return self._complete and self.tally.broken(
-            sends.open, max(0, self._overdue(sends) - first_wave)
-        )
+        overdue = max(0, self._overdue(sends) - first_wave)
+        return self._complete and self.tally.broken(sends.open, overdue, dead=self._answers.dead)
 
     def _overdue(self, sends: RequestsInFlight) -> int:
         """How many requests under way are at least beyond the limit already."""

@@ -150,6 +150,48 @@ def test_shares() -> None:
     assert fed(["abort: attainment < 10% given ttft < 100ms"], slow).broken()
 
 
+def died(at_s: float, back_s: float = math.inf) -> Iterator[tuple[float, Record]]:
+    """Of a minute, each second: three requests that are answered until ``at_s`` and from ``back_s``
+    on, and are refused between."""
+    for second in range(60):
+        sent_at = float(second)
+        lost = at_s <= second < back_s
+        one = failed("refused", sent_at) if lost else answered(20, 1000, sent_at=sent_at)
+        for _ in range(3):
+            yield sent_at + 1, one
+
+
+def broken_at(rule: str, load: Iterable[tuple[float, Record]]) -> float | None:
+    """The second at which the rule ends the run, looked at each second."""
+    abort = EarlyStop([parse_rule(rule)])
+    for ended_at, record in load:
+        abort.add(record)
+        if abort.broken():
+            return ended_at
+    return None
+
+
+@pytest.mark.parametrize("rule", ["abort: error_rate < 5%", "abort: ttft p95 < 1s"])
+def test_a_server_that_died_breaks_a_rule_when_it_was_silent_for_longer_than_it_answered(
+    rule: str,
+) -> None:
+    """It answered for 20 s, so the failures count one by one after 20 s of silence."""
+    assert broken_at(rule, died(20)) == 40
+
+
+def test_a_silence_of_less_than_ten_seconds_breaks_nothing() -> None:
+    """It answered for 4 s only."""
+    assert broken_at("abort: error_rate < 5%", died(4)) == 14
+
+
+def test_a_burst_of_failures_that_ends_breaks_nothing() -> None:
+    """19 s of failures in a row after 20 s of answers are one burst, as are 9 s after 4 s."""
+    assert broken_at("abort: error_rate < 5%", died(20, back_s=39)) is None
+    assert broken_at("abort: error_rate < 5%", died(4, back_s=13)) is None
+    assert broken_at("abort: error_rate < 90%", died(20)) is None
+    assert broken_at("abort: itl avg < 2s", died(20)) is None
+
+
 def test_one_failure_of_few_is_no_share_yet() -> None:
     invalid = [answered(5, schema_valid=False), answered(5), failed()] * 100
     assert "schema_valid_rate > 50% is broken" in str(
