@@ -101,6 +101,9 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         # of what was counted until now, without an interval: the end may decide otherwise
         met = "not met" if broken else "met"
         standing = f"{broken or known} of {format_count(all_rules, 'rule')} {met} so far"
+        # rates and other values of the whole run are known at its end
+        if unknown := all_rules - known:
+            standing = f"{standing}, {unknown} unknown"
         parts.append(ProgressPart(2 if broken else 8, standing))
     parts += _describe_client(control, client)
     return parts

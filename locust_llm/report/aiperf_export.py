@@ -69,6 +69,7 @@ def export_summary_json(summary: Summary, run: Run) -> bytes:
         "locust_llm": {
             **({"imported": run.imported} if run.imported else {}),
             **({"in_blocks": True} if run.settings.compares else {}),
+            **({"goes_on_from_warmup": True} if run.settings.warmup_goes_on else {}),
             "conditions": summary.conditions,
             "counts": summary.counts,
             "speculation": summary.speculation or None,

@@ -205,8 +205,13 @@ def _reach(result: SloResult) -> float | None:
 def format_sample_size(result: SloResult) -> str:
     """``1500``; ``1500 (effective 140)`` where they are correlated."""
     if is_correlated(result):
-        return f"{result.count} (effective {result.effective:.0f})"
+        return f"{result.count} (effective {format_effective_size(result.effective or 0.0)})"
     return str(result.count or "-")
+
+
+def format_effective_size(size: float) -> str:
+    """``140``; ``less than 1``, where not even one independent request would say as little."""
+    return "less than 1" if size < 1 else f"{size:,.0f}"
 
 
 def is_correlated(result: SloResult) -> bool:

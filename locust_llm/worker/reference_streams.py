@@ -42,6 +42,8 @@ STREAM_CPU_S: Final = 0.003
 SHARE: Final = 0.015
 """The streams use at most this share of the process's CPU, and pause where they would use more. The
 start of their server comes on top."""
+MOST_READS: Final = CHUNKS + 4
+"""A stream has at most so many reads: the head, the chunks and the end."""
 FREE: Final = 12
 """So many streams may use any share, as without them there is no accuracy check."""
 PAUSE_S: Final = 0.2
@@ -72,10 +74,13 @@ class ReferenceStreams:
         self._server: TruthServer | None = None
 
     @property
-    def reads(self) -> int:
-        """Their reads of the stream reader so far, which are not the load's."""
+    def most_reads(self) -> int:
+        """The most reads of the stream reader so far that may be theirs, and not the load's. Nobody
+        knows how many of an open stream the reader holds."""
         return self._reads + sum(
-            len(line.stream.stamps) for line in self._lines if line.stream is not None
+            max(MOST_READS, len(line.stream.stamps))
+            for line in self._lines
+            if line.stream is not None
         )
 
     def begin(self, wanted: str, run_time_s: float | None) -> None:

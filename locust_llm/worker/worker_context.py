@@ -175,6 +175,8 @@ class WorkerContext:
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
         self._ttfts_from_due_s: list[float] = []
+        self._load_reads = 0
+        """The reads of the stream reader so far, at least, without those of reference streams."""
         self._due_of_awaited: dict[str, float] = {}
         """By id: when each request was due that awaits its first chunk (monotonic seconds)."""
         # what must come, of this run
@@ -513,6 +515,8 @@ class WorkerContext:
         is now (monotonic) if the status is answered. ``records``: those that go with it."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
         from_due_s, self._ttfts_from_due_s = self._ttfts_from_due_s, []
+        # a read that was counted stays counted when a reference stream begins
+        self._load_reads = max(self._load_reads, reads_so_far() - self._sentinels.most_reads)
         now = time.monotonic()
         return Status(
             gate=self.lease.status(),
@@ -530,7 +534,7 @@ class WorkerContext:
             unreserved=self.permits.unreserved(now + SOON_S),
             sessions=self.tickets.counts,
             users=users,
-            reads=reads_so_far() - self._sentinels.reads,
+            reads=self._load_reads,
             clock_error_s=self.clock.stated_s,
             health=None
             if self._watch is None

@@ -288,10 +288,19 @@ def test_one_rule_is_singular() -> None:
     )
 
 
-def test_rules_without_a_value_so_far_are_counted() -> None:
-    assert said(control(abort=SimpleNamespace(standing=lambda: (2, 2, 4)))).endswith(
-        "| 2 of 4 rules not met so far"
-    )
+@pytest.mark.parametrize(
+    ("broken", "known", "words"),
+    [
+        (2, 2, "2 of 4 rules not met so far, 2 unknown"),
+        (1, 3, "1 of 4 rules not met so far, 1 unknown"),
+        (0, 3, "3 of 4 rules met so far, 1 unknown"),
+        (1, 4, "1 of 4 rules not met so far"),
+    ],
+)
+def test_rules_without_a_value_so_far_are_unknown(broken: int, known: int, words: str) -> None:
+    """A rate may break its rule and has no value until the end."""
+    abort = SimpleNamespace(standing=lambda: (broken, known, 4))
+    assert said(control(abort=abort)).endswith(f"| {words}")
 
 
 PARTS = st.builds(

@@ -1,13 +1,15 @@
 """Report document: its table of conditions, and what its rules cannot vouch for."""
 
 import pytest
+from msgspec.structs import replace
 from support.records import a_run, answered
 
 from locust_llm.records.record import Record
-from locust_llm.report.document_blocks import TableBlock, TextBlock
+from locust_llm.report.document_blocks import TableBlock, TextBlock, format_effective_size
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.report_document import build_report_document
 from locust_llm.report.summarise_metrics import summarise_run
+from locust_llm.slo.load_generator_health import MERGED, SENT_TOGETHER, FigureError
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,28 @@ def test_values_that_vary_slowly_are_named() -> None:
         "ttft p50 < 1ms: its values vary slowly, so 300 requests have an effective sample size of "
         "3. No run can show a phase longer than itself."
     )
+
+
+def test_an_effective_size_below_one_is_no_zero() -> None:
+    assert [format_effective_size(size) for size in (0.2, 0.99, 1.0, 1234.4)] == [
+        "less than 1", "less than 1", "1", "1,234",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", [SENT_TOGETHER, MERGED])
+def test_errors_that_do_not_count_are_explained(cause: str) -> None:
+    """1.22 ms of 28.9 ms are more than 2% and 1 ms, and have no mark where chunks came together."""
+    run = a_run()
+    summary = summarise_run(collect_columns([answered(20)]), run)
+    error = FigureError(
+        word="ttft", stat="p50", label="TTFT", unit="ms", value=28.9, higher=1.22,
+        causes={cause: 1.22},
+    )  # fmt: skip
+    shown = replace(summary, figure_errors=(error,))
+    blocks = list(build_report_document(shown, run))
+    texts = [one.text for one in blocks if isinstance(one, TextBlock)]
+    (table,) = (one for one in blocks if isinstance(one, TableBlock) and "Cause" in one.head)
+    assert any("sent together cause does not count" in text for text in texts) == (
+        cause == SENT_TOGETHER
+    )
+    assert (table.rows[0][4] == "too inaccurate") == (cause == MERGED)

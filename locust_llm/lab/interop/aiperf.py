@@ -64,6 +64,7 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             requests=counted,
             failed=failed,
             in_blocks=bool(nested_value(ours, "in_blocks")),
+            goes_on_from_warmup=bool(nested_value(ours, "goes_on_from_warmup")),
             unfinished=read_whole(nested_value(conditions, "cut")) or 0,
             asked_requests=read_whole(nested_value(load, "request_count"))
             or read_whole(nested_value(load, "requests")),

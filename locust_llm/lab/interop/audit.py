@@ -85,8 +85,9 @@ def check_request_count(figures: Figures) -> Iterator[Finding]:
 
 
 def check_token_throughput(figures: Figures) -> Iterator[Finding]:
-    """Checks tokens/s against requests/s times tokens per request."""
-    rate = _rate(figures)
+    """Checks tokens/s against requests/s times tokens per request, where both are of the same
+    requests."""
+    rate = None if figures.goes_on_from_warmup else _rate(figures)
     out = figures.output_tokens_per_s
     each = figures.output_tokens.avg
     if rate is not None and out is not None and each is not None:
@@ -167,7 +168,7 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
     if figures.most_in_flight is not None and most:
         words = f"{figures.most_in_flight:,} in flight at most, of {most:,} allowed"
         yield check_at_most("in flight", figures.most_in_flight, most, words, 0)
-    if rate is None or latency is None or not most:
+    if rate is None or latency is None or not most or figures.goes_on_from_warmup:
         return
     busy = rate * latency
     words = (
@@ -194,7 +195,7 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
 def check_littles_law_of_prefills(figures: Figures) -> Iterator[Finding]:
     """Checks Little's law for the time to the first token, under a limit of requests before their
     first token."""
-    rate = _rate(figures)
+    rate = None if figures.goes_on_from_warmup else _rate(figures)
     first = figures.ttft.avg
     most = figures.prefill_concurrency
     if rate is not None and first is not None and most:

@@ -43,6 +43,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     in_blocks: bool = False
     """Two variants took turns, so rates and numbers of users do not hold for the whole time."""
+    goes_on_from_warmup: bool = False
+    """Rates count the requests that ended in the time, and means the requests that were sent in it:
+    the load had begun before."""
     unfinished: int = 0
     """These requests were cut at the end of the run. They neither succeeded nor failed, and are in
     no percentile."""

@@ -264,8 +264,10 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
         share *= server.ttft_ms / whole_ms
         rest += f", {_format_ms(held_ms)} {NAMES[HELD]}" * bool(held_ms)
         where = "the proxy" if attribution.proxy else "a proxy"
+        counted = max(attribution.choices or attribution.requests, 1)
+        least = "at least " * (server.count > counted)
         rest += (
-            f", {_format_ms(outside_ms)} outside the server's measurement (sending, its socket and "
+            f", {least}{_format_ms(outside_ms)} outside the server's measurement (sending, its socket and "
             f"front end, {where}, the network or late reading)"
         ) * bool(outside_ms)
         for other, ms in ((NAMES[HELD], held_ms), ("outside the server's measurement", outside_ms)):

@@ -16,6 +16,7 @@ from locust_llm.report.document_blocks import (
     TableBlock,
     TextBlock,
     choose_row_decimals,
+    format_effective_size,
     format_percentile,
     has_inexact,
     label_row,
@@ -30,6 +31,7 @@ from locust_llm.slo.load_generator_health import (
     FINE_MS,
     FINE_SHARE,
     OK,
+    SENT_TOGETHER,
     FigureError,
     describe_other_programs,
 )
@@ -288,7 +290,7 @@ def _describe_effective_sizes(rows: Sequence[Row]) -> Iterator[Block]:
     if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
         return
     sizes = "; ".join(
-        f"{row.effective:,.0f} of {row.count:,} for the mean of {name}"
+        f"{format_effective_size(row.effective or 0.0)} of {row.count:,} for the mean of {name}"
         for name, row in known.items()
     )
     yield TextBlock(
@@ -323,6 +325,12 @@ def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
     )
 
 
+TOGETHER_NOTE: Final = (
+    " The part of the error that chunks sent together cause does not count: the load generator did "
+    "not merge them."
+)
+
+
 def _measurement_errors(summary: Summary) -> Iterator[Block]:
     """How far each value may be off by the load generator's doing, and why."""
     if not summary.figure_errors:
@@ -331,9 +339,11 @@ def _measurement_errors(summary: Summary) -> Iterator[Block]:
     head = ("Metric", "Value", "May be off by up to", "", "", "Cause")
     rows = (_measurement_error(figure_error) for figure_error in summary.figure_errors)
     yield TableBlock(head, tuple(rows), numbers=False)
+    together = any(SENT_TOGETHER in error.causes for error in summary.figure_errors)
     yield TextBlock(
         f"A metric is accurate enough if its error is at most {FINE_SHARE:.0%} of the value or "
         f"{FINE_MS:g} ms. The client verdict is based on TTFT, ITL, Request Latency and the rates."
+        f"{TOGETHER_NOTE * together}"
     )
     if others := describe_other_programs(summary.evidence):
         yield TextBlock(f"{capitalise_sentence(others)}.")

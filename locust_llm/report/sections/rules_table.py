@@ -10,6 +10,7 @@ from locust_llm.report.document_blocks import (
     Heading,
     TableBlock,
     TextBlock,
+    format_effective_size,
     format_interval,
     format_observed,
     format_sample_size,
@@ -100,9 +101,8 @@ def _describe_unseen(summary: Summary) -> Iterator[str]:
     ]
     slowest = min(wandering, key=lambda result: result.effective or 0.0, default=None)
     if slowest is not None and (slowest.count or 0) >= SHORT:
-        some = (
-            f"{slowest.count:,} requests have an effective sample size of {slowest.effective:.0f}"
-        )
+        size = format_effective_size(slowest.effective or 0.0)
+        some = f"{slowest.count:,} requests have an effective sample size of {size}"
         yield (
             f"{slowest.rule}: its values vary slowly, so {some}. No run can show a phase longer "
             "than itself."

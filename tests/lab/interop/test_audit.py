@@ -319,6 +319,22 @@ def test_blocks_of_two_variants_keep_no_schedule_of_the_whole_time() -> None:
         assert all(one.verdict is AuditOutcome.HOLDS for one in blocks)
 
 
+def test_rates_and_means_of_other_requests_are_not_compared() -> None:
+    """27 requests ended in 30 s, of which the warmup had sent 4; the 27 that were sent in it had
+    other lengths: 0.9/s x (457.7 + 37.78) are 445.9/s, and 418.5/s came."""
+    figures = Figures(
+        tool="x", requests=27, requests_per_s=0.9, duration_s=30.0, concurrency=4,
+        output_tokens=Distribution(avg=37.78), input_tokens=Distribution(avg=457.7),
+        output_tokens_per_s=32.67, total_tokens_per_s=418.5, latency=Distribution(avg=4.9),
+    )  # fmt: skip
+    impossible = {
+        one.rule for one in audit_figures(figures) if one.verdict is AuditOutcome.IMPOSSIBLE
+    }
+    assert impossible == {"all tokens/s", "Little's law"}
+    continued = audit_figures(replace(figures, goes_on_from_warmup=True))
+    assert all(one.verdict is AuditOutcome.HOLDS for one in continued)
+
+
 def test_large_numbers_have_no_power_of_ten() -> None:
     figures = Figures(
         tool="one",
