@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real wheels test-wheel image test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-reproduce bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-gateways bench-event-loop bench-disconnect bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration client-faults growing-old confusion twins other-twins published what-if intervals schedulers seeds golden example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real wheels test-wheel image test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-reproduce bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-gateways bench-event-loop flame-graph bench-disconnect bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration client-faults growing-old confusion twins other-twins published what-if intervals schedulers seeds golden example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/reader/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -143,6 +143,11 @@ bench-simulator: $(VENV)/.installed-tests  ## tokens a second from the simulator
 
 bench-event-loop: $(VENV)/.installed-tests  ## does one event loop inflate TTFT as an M/G/1 queue does: three tools at rising rates; ten minutes on an idle machine
 	$(BIN)/python tests/bench/event_loop.py
+
+SVG ?= flame-graph.svg
+TREE ?= .
+flame-graph: $(VENV)/.installed-tests  ## where the CPU of 200 streams goes, as an SVG (TREE=another checkout with its .venv); needs perf and py-spy
+	$(BIN)/python tests/bench/flame_graph.py $(SVG) --tree $(TREE)
 
 peers: $(VENV)/.installed-tests   ## eight load testers, each in a venv of its own (13 GB), on the truth server: what they say, and what it costs; half an hour
 	$(BIN)/python tests/bench/peers.py
