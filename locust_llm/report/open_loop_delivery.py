@@ -31,6 +31,7 @@ from locust_llm.slo.load_generator_health import (
     describe_standstill,
 )
 from locust_llm.slo.load_generator_health import OK as FINE
+from locust_llm.slo.rules import FAIL
 from locust_llm.text.format import (
     capitalise_sentence,
     format_brief,
@@ -598,6 +599,9 @@ def format_backlog_line(summary: "Summary", run: Run) -> str | None:
     backlog = None if summary.outages else describe_backlog(summary.delivery)
     if backlog is None:
         return None
+    broken = [result.rule.split() for result in summary.slos if result.status == FAIL]
+    if any("completed" in words for words in broken):
+        return f"BACKLOG: {backlog}."  # the broken rule says that it fell behind
     more = describe_used_up_load(run) or "a longer run (-t)"
     return f"BACKLOG: {backlog}. It may fall behind: use {more} to find out."
 
@@ -672,7 +676,8 @@ def describe_completed(delivery: Delivery) -> str:
     flight = f"{rate}. {which} {'was' if d.in_flight == 1 else 'were'} in flight at {d.end}"
     if left_out < d.in_flight:
         flight += (
-            f". {left_out:,} of these are left out, because any server that keeps up has as many"
+            f". {left_out:,} of these {'is' if left_out == 1 else 'are'} left out, because any "
+            "server that keeps up has as many"
         )
     else:
         flight += ", as in any server that keeps up"

@@ -51,6 +51,7 @@ from locust_llm.slo.load_generator_health import (
     SENTINELS,
     ClientVerdict,
 )
+from locust_llm.slo.rules import SloResult
 
 
 def open_run(
@@ -334,6 +335,8 @@ def test_all_that_were_in_flight_at_the_stop_are_named() -> None:
         "flight at the stop. 2 of these are left out, because any server that keeps up has as "
         "many: the share is of the remaining 38"
     )
+    one = [answered(250 if at < 7.5 else 5000, sent_at=at) for at in due]
+    assert ". 1 of these is left out, " in describe_completed(delivered(one, open_for(10, 40)))
 
 
 def test_one_long_answer_at_the_end_of_a_trace_is_complete() -> None:
@@ -393,6 +396,11 @@ def test_more_in_flight_than_a_server_that_keeps_up_has(later_s: float, in_fligh
     )
     text = " ".join(format_ending(summary, open_for(20.0, 40), "reports/by-hand").split())
     assert line in text
+    # a broken rule on completed needs no longer run to find out
+    for status, rest in (("FAIL", ""), ("PASS", line.removeprefix(line.partition(" It")[0]))):
+        judged = replace(summary, slos=(SloResult(rule="completed >= 95%", status=status),))
+        short = format_backlog_line(judged, open_for(20.0, 40))
+        assert short == f"{line.partition(' It')[0]}{rest}"
     # more time brings no more requests where all of the load was sent before it was over
     run = open_for(20.0, 40)
     trace = replace(run.settings, fixed_schedule=True, input_file="t.jsonl", run_time_s=600.0)

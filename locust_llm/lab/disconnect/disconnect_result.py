@@ -1,5 +1,6 @@
 """Disconnect result: what the rounds show together, the verdicts of rules, and their text."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -153,9 +154,19 @@ def judge_ghost_rule(rule: Rule, situations: Sequence[SituationResult]) -> Disco
     assert rule.metric == GHOST_TOKENS
     judged = [(_judge_situation(rule, one.ghosts), one) for one in situations]
     order = (PASS, INCONCLUSIVE, FAIL)
-    verdict, worst = max(judged, key=lambda one: order.index(one[0]))
+    verdict, worst = max(
+        judged, key=lambda one: (order.index(one[0]), _find_worst_end(rule, one[1].ghosts))
+    )
     value = f"{describe_ghosts(worst.ghosts)} {SITUATIONS[worst.situation]}"
     return DisconnectVerdict(rule=str(rule), verdict=verdict, value=value)
+
+
+def _find_worst_end(rule: Rule, ghosts: GhostEstimate | None) -> float:
+    """The end of the interval that is the worst for the rule, larger where it is worse."""
+    if ghosts is None or ghosts.tokens_interval is None:
+        return math.inf
+    low, high = ghosts.tokens_interval
+    return high if rule.op.startswith("<") else -low
 
 
 def _judge_situation(rule: Rule, ghosts: GhostEstimate | None) -> str:

@@ -410,6 +410,9 @@ def _describe_too_few(
     )
     whole = 0 if least is None else least.rounds
     start = "The prefill limits are not distinguished:"
+    if not rounds:  # how long a round takes is not known
+        missing = f"{LEAST_ROUNDS} rounds at each limit are needed, none was done"
+        return f"{start} {missing}. Use a longer run (-t) or compare fewer limits."
     if whole < LEAST_ROUNDS:
         missing = f"{LEAST_ROUNDS} rounds at each limit are needed"
         count = {0: "none was", 1: "one was"}.get(whole, f"{whole} were")
@@ -418,7 +421,7 @@ def _describe_too_few(
         elif least is not None:
             where = "without a limit" if least.limit is None else f"at limit {least.limit}"
             missing = f"{missing}, but only {count} done {where}"
-        times = LEAST_ROUNDS / max(rounds, 1)
+        times = LEAST_ROUNDS / rounds
     elif OBJECTIVES[objective].percentile is not None and fewest and fewest.values < LEAST_VALUES:
         requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"
         where = "without a limit" if fewest.limit is None else f"at limit {fewest.limit}"
@@ -621,6 +624,8 @@ def describe_method(found: LimitComparison) -> str:
     low, high = (f"{seconds:.1f}" for seconds in found.block_s)
     blocks = f"{low} s" if low == high else f"{low} to {high} s"
     which = "The round" if found.rounds == 1 else f"Each of the {found.rounds:,} rounds"
+    if not found.rounds:
+        which = "A round"
     same = (
         "with the same arrivals and lengths"
         if found.same_arrivals
@@ -630,7 +635,7 @@ def describe_method(found: LimitComparison) -> str:
     text = (
         "Regret: how much worse a limit is than the best one. "
         f"{which} has a block at each limit, in random order, "
-        f"{same}; blocks last {blocks}. {format_count(found.left_out, 'request')} "
+        f"{same}{f'; blocks last {blocks}' if found.rounds else ''}. {format_count(found.left_out, 'request')} "
         "in flight at a change of the limit are not counted"
     )
     if left_open:

@@ -90,6 +90,13 @@ def test_a_rule_holds_in_each_situation_over_its_interval(
     assert found.verdict == verdict
 
 
+@pytest.mark.parametrize("rule", ["ghost_tokens < 10", "ghost_tokens < 5"])
+def test_the_value_of_a_rule_is_of_the_worst_situation(rule: str) -> None:
+    situations = (make_situation(-0.5, 3.73), make_situation(-3.0, 6.58, UNSTREAMED))
+    (found,) = judge_ghost_rules([parse_rule(rule)], situations)
+    assert found.value == "none above 6.58 without a stream"
+
+
 def test_what_is_unknown_decides_no_rule() -> None:
     (unknown,) = summarise_rounds([make_round(UNSTREAMED, None)], None)
     (found,) = judge_ghost_rules([parse_rule("ghost_tokens < 10")], [unknown])

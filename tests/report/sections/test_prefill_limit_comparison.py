@@ -126,6 +126,18 @@ def test_too_few_rounds() -> None:
     )
 
 
+def test_without_a_round_nothing_tells_how_long_three_take() -> None:
+    regrets = [a_regret(limit, (0.0, math.inf), rounds=0) for limit in (None, 1)]
+    text = describe_answer(regrets, SHORT_TTFT, None, rounds=0, seconds=12.0)
+    assert text == (
+        "The prefill limits are not distinguished: 3 rounds at each limit are needed, none was done. "
+        "Use a longer run (-t) or compare fewer limits."
+    )
+    method = describe_method(LimitComparison(objective=SHORT_TTFT, answer=text, rounds=0))
+    assert "A round has a block at each limit, " in method
+    assert "blocks last" not in method
+
+
 def test_a_limit_with_fewer_rounds_is_named_behind_them() -> None:
     regrets = [a_regret(1, (0.0, math.inf), rounds=1), a_regret(2, (0.0, math.inf), rounds=2)]
     text = describe_answer(regrets, SHORT_TTFT, None, rounds=2, seconds=60.0)
