@@ -117,6 +117,9 @@ def make_headline(summary: Summary, run: Run) -> str:
             found[0] = capitalise_sentence(found[0])
     else:
         found = list(_load_test(summary, run))
+        # the whole may be OK: what was merged in a repeat has another cause over all of them
+        if summary.sweep is not None and (verdicts := describe_client_verdicts(summary.sweep)):
+            found.append(f"the client verdict is {verdicts}")
     return "; ".join((*found, *filter(None, [format_broken_rules(summary.validity)])))
 
 

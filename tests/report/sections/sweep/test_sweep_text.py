@@ -10,6 +10,7 @@ from support.stages import a_level, a_stage
 from locust_llm.records.run_facts import Run
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_console, render_markdown
+from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.sweep.knee import find_knees, select_top_knees
 from locust_llm.report.sections.sweep.sweep_chart import plot_stages
 from locust_llm.report.sections.sweep.sweep_findings import describe_sweep_findings
@@ -359,3 +360,13 @@ def test_a_stage_with_too_few_requests_says_so(
         voided=voided,
     )  # fmt: skip
     assert format_stage_status(a_level(1, slo_status="INCONCLUSIVE", slos=(result,))) == cell
+
+
+@pytest.mark.parametrize(("client", "count"), [("DEGRADED", 1), ("OK", 0)])
+def test_a_repeat_with_a_worse_client_verdict_is_in_the_headline(client: str, count: int) -> None:
+    """Over all repeats the verdict may be OK."""
+    repeats = a_sweep("repeat", a_level(1), replace(a_level(2), client=client), spread=())
+    run = a_run(repeats=2)
+    summary = summarise_run(collect_columns([answered(20, sent_at=10.0)]), run)
+    headline = make_headline(replace(summary, sweep=repeats), run)
+    assert headline.count("the client verdict is DEGRADED at repeat 2") == count
