@@ -223,12 +223,12 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=Path.cwd(), help="a checkout with its .venv")
     options = parser.parse_args()
     tree = options.tree.resolve()
+    described = ["git", "-C", str(tree), "log", "-1", "--format=%h"]
+    commit = subprocess.run(described, capture_output=True, text=True, check=True).stdout.strip()
     texts = {}
     for tool in TOOLS:
         with tempfile.TemporaryDirectory() as name:
             texts[tool] = run_under(tool, tree, Path(name))
-    described = ["git", "-C", str(tree), "log", "-1", "--format=%h"]
-    commit = subprocess.run(described, capture_output=True, text=True, check=True).stdout.strip()
     perf = parse_perf(texts["perf"])
     stacks = join_stacks(perf, parse_py_spy(texts["py-spy"]))
     title, about = describe_run(commit, perf.total() / PERF_HZ)
