@@ -441,6 +441,9 @@ def _compare_value(rule: Rule, base: Evaluation, here: Evaluation) -> Comparison
     failed = [where for where, value in values.items() if value is not None and math.isinf(value)]
     if failed and line.word == SAME:
         note = f"{' and '.join(failed)} it falls on a failed request, so there is no interval"
+        if len(failed) == len(values):  # two failures have no difference
+            (without,) = _without_differences([line])
+            return replace(without, note=note)
         return replace(line, low=None, high=None, word=FEW, note=note)
     return line
 

@@ -200,6 +200,17 @@ def test_a_value_on_a_failure_that_may_be_chance_has_no_empty_interval(tmp_path:
     assert line.note == "here it falls on a failed request, so there is no interval"
 
 
+def test_two_values_on_failures_have_no_difference(tmp_path: Path) -> None:
+    """Three of four requests of both runs fail."""
+    for seed, name in enumerate(("base", "here")):
+        most = [*drawn(seed, count=10), *(failed(sent_at=20.0 + at) for at in range(30))]
+        a_folder(tmp_path / name, most)
+    lines = compare_folders([tmp_path / "base", tmp_path / "here"]).runs[0].lines
+    (line,) = [line for line in lines if line.label == "TTFT p50 (ms)"]
+    assert format_line_cells(line) == ("fail", "fail", "-", "-", "-", "-")
+    assert line.note == "in the base and here it falls on a failed request, so there is no interval"
+
+
 def two_users(*, frozen: bool) -> list[Record]:
     """Two users who ask once a second from 10 to 39 s. Frozen: the two requests of 20 s have no
     token from 20.1 to 26.1 s, and nobody asks meanwhile."""

@@ -73,7 +73,7 @@ DECISIVE: Final = {
     "model": True, "kind of server": True, "streaming": True, "load": True, "prefill limit": True,
     "prompts": True,
     "proxy": True, "server": False, "endpoint": False, "locustfile": False, "warmup": False,
-    "cancelled on purpose": False,
+    "cancelled on purpose": False, "retries": False,
     "processes": False, "machine": False,
 }  # fmt: skip
 """By condition: whether a difference changes the figures."""
@@ -140,6 +140,7 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
             if value
         ),
         "cancelled on purpose": f"{cancelled:g}% after {s.request_cancellation_delay:g} s" if cancelled else "",
+        "retries": f"up to {s.max_retries}" if s.max_retries else "",
         "processes": str(s.processes),
         "machine": run.machine,
     }  # fmt: skip

@@ -83,6 +83,7 @@ def test_equal_runs_differ_in_nothing() -> None:
             {"request_cancellation_rate": 5.0},
             ("cancelled on purpose", "none", "5% after 0 s", False),
         ),
+        ({"max_retries": 2}, ("retries", "none", "up to 2", False)),
         ({"processes": 2}, ("processes", "1", "2", False)),
     ],
 )
