@@ -374,6 +374,8 @@ class Controller:
     def report(self, *, verbose: bool = False) -> str:
         """Make the reports. Returns the console's text, with all tables if ``verbose``."""
         self._disruptions.end()
+        if self.soak is not None:
+            self.soak.end()
         if self.stages is not None:
             try:
                 self.phases.end_stage(report=False)

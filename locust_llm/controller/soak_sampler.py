@@ -66,6 +66,7 @@ class SoakSampler:
         self._seen: list[ServerLook] = []
         self._ended: list[EndedRequest] = []
         self._idle: list[SoakReading] = []
+        self._over = False
         self.readings: list[SoakReading] = []
 
     def add(self, record: Record) -> None:
@@ -100,7 +101,7 @@ class SoakSampler:
                 return
             self._began = self._interval_began = now
         self._seen.append(self._looks.look())
-        if now - self._interval_began < self.every_s:
+        if self._over or now - self._interval_began < self.every_s:
             return
         self._interval_began = now
         self._last = self._make_reading((now - self._began) / HOUR_S)
@@ -149,7 +150,12 @@ class SoakSampler:
         self.readings += self._idle
         self._idle.clear()
 
+    def end(self) -> None:
+        """No reading comes after this: the report has them all."""
+        self._over = True
+
     def close(self) -> None:
+        self.end()
         self._looks.close()
         if self._file is not None:
             self._file.close()

@@ -3,6 +3,7 @@
 from support import unpatched_locust  # noqa: F401  before anything of Locust
 
 # isort: split
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -45,8 +46,10 @@ class StubLooks:
 
     def __init__(self) -> None:
         self.planted: list[ServerLook] = []
+        self.on_look: Callable[[], None] = lambda: None
 
     def look(self) -> ServerLook:
+        self.on_look()
         return self.planted.pop(0) if self.planted else ServerLook()
 
     def close(self) -> None:
@@ -97,6 +100,18 @@ def test_a_reading_of_an_interval(tmp_path: Path) -> None:
     second = read_readings(tmp_path)[1]
     assert (second.requests, second.tokens, second.ended) == (4, 20, 1)
     bench.sampler.close()
+
+
+def test_no_reading_comes_while_the_report_is_made(tmp_path: Path) -> None:
+    """Its interval ends after the end of the run, and a look may begin before and end after it."""
+    bench = Bench(tmp_path)
+    bench.step(0.0, make_record())
+    bench.step(10.0)
+    assert len(read_readings(tmp_path)) == 1
+    bench.looks.on_look = bench.sampler.end
+    bench.step(10.0, make_record())
+    bench.step(10.0, make_record())
+    assert len(read_readings(tmp_path)) == 1
 
 
 def test_the_given_limit_of_memory_counts(tmp_path: Path) -> None:
