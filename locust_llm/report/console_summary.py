@@ -45,7 +45,7 @@ from locust_llm.report.sections.ab_comparison import (
 from locust_llm.report.sections.ab_comparison import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.answers_under_load import ANSWERS, format_answers_line
 from locust_llm.report.sections.disruptions import DISRUPTIONS, format_disruptions_line
-from locust_llm.report.sections.headline import MAX_DIFFERENCES, OF_TAGS, make_headline
+from locust_llm.report.sections.headline import OF_TAGS, make_headline
 from locust_llm.report.sections.latency_breakdown_display import summarise_latency_parts
 from locust_llm.report.sections.metric_tables import (
     MAIN_PERCENTILES,
@@ -600,13 +600,12 @@ def _arms(paired: PairedComparison) -> Iterator[Sequence[str]]:
 
 def _select_arm_figures(paired: PairedComparison) -> list[PairedFigure]:
     """The main values of two arms: failures first where an arm has some, then TTFT from due where
-    requests had waits. The ones that the headline names besides come last."""
+    requests had waits."""
     figures = {(figure.metric, figure.stat): figure for figure in paired.figures}
     failures = figures.get(FAILURE_KEY)
     has_failures = failures is not None and any(map(any, failures.pairs))
     first = [FAILURE_KEY] if has_failures else []
-    named = [(one.metric, one.stat) for one in paired.list_main_differences(MAX_DIFFERENCES)]
-    keys = dict.fromkeys((*first, *FROM_DUE_KEYS, *ARM_ROWS, *named))
+    keys = (*first, *FROM_DUE_KEYS, *ARM_ROWS)
     return [figures[key] for key in keys if key in figures]
 
 
