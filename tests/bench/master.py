@@ -227,9 +227,6 @@ def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
         try:
             measure(master, hello, count, options, Path(name))
         finally:
-            import shutil
-
-            shutil.copy(f"{name}/log", "/tmp/h49m_masterlog.txt")
             master.kill()
             print(
                 Path(f"{name}/log").read_text()[-1500:] if master.wait() not in (0, -9) else "",

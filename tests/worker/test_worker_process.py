@@ -71,10 +71,8 @@ def test_a_worker_that_cannot_send_its_status_any_more_says_why() -> None:
     assert (epoch, status.failure, status.users) == (0, "RuntimeError: injected", 3)
 
 
-def test_a_gate_without_a_lease_asks_for_one_at_once() -> None:
-    """An urgent report is the gate's alone, and is not answered; without a lease it is a whole
-    status, which is."""
-    sent: list[ToControl] = []
+def make_worker(sent: list[ToControl]) -> module._Worker:
+    """Makes a worker whose messages to the master go into ``sent``."""
     environment = Environment()
     runner: Any = SimpleNamespace(
         client_id="w",
@@ -82,7 +80,14 @@ def test_a_gate_without_a_lease_asks_for_one_at_once() -> None:
         send_message=lambda kind, data: sent.append(unpack_to_control(data)[1]),
     )
     environment.runner = runner
-    worker = module._Worker(environment, runner, Settings())
+    return module._Worker(environment, runner, Settings())
+
+
+def test_a_gate_without_a_lease_asks_for_one_at_once() -> None:
+    """An urgent report is the gate's alone, and is not answered; without a lease it is a whole
+    status, which is."""
+    sent: list[ToControl] = []
+    worker = make_worker(sent)
     worker.receive(Renewal(Share(1, 1), at=0.0, unix_s=0.0, next_s=1000.0))
     sender, reporter = worker.sender, gevent.spawn(worker.report)
 
@@ -107,14 +112,7 @@ def test_a_status_takes_the_records_along_and_its_answer_acknowledges_them() -> 
     """And a master that is behind with its answers gets fewer statuses, within the second after
     which it takes a worker for silent."""
     sent: list[ToControl] = []
-    environment = Environment()
-    runner: Any = SimpleNamespace(
-        client_id="w",
-        user_count=0,
-        send_message=lambda kind, data: sent.append(unpack_to_control(data)[1]),
-    )
-    environment.runner = runner
-    worker = module._Worker(environment, runner, Settings())
+    worker = make_worker(sent)
     worker._busy = True
     worker.outbox.add(FIRST)
     reporter = gevent.spawn(worker.report)
