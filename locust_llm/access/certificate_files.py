@@ -6,6 +6,8 @@ import ssl
 from argparse import Namespace
 from typing import Final
 
+import certifi
+
 from locust_llm.client.tls_settings import (
     CLIENT_CERT,
     CLIENT_KEY,
@@ -31,6 +33,8 @@ def use_certificates(options: Namespace | None) -> None:
             os.environ[variable] = path
     ca = find_trusted_certificates()
     own = find_client_certificate()
+    if ca == certifi.where() and own is None and not os.environ.get(CLIENT_KEY):
+        return  # the user named no file
     if not os.path.exists(ca):
         raise ValueError(
             f"the file {ca} does not exist (from --ca-cert, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or "

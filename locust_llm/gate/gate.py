@@ -179,11 +179,10 @@ class Gate:
     def _settle(self) -> None:
         """Hold back the free permits beyond the share, then admit as many waiters as possible."""
         target = 0 if self.share is None else CEILING - self.share
-        while self._held_back < target and self._semaphore.acquire(blocking=False):
-            self._held_back += 1
-        while self._held_back > target:
-            self._held_back -= 1
-            self._semaphore.release()
+        # at once, as thousands of calls would hold the event loop; nobody waits for the semaphore
+        taken = min(target - self._held_back, self._semaphore.counter)
+        self._semaphore.counter -= taken
+        self._held_back += taken
         while self._queue and self._semaphore.acquire(blocking=False):
             self.used += 1
             self._admit()

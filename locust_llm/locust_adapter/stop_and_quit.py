@@ -6,14 +6,16 @@ the locustfile's listeners), would be killed on the way. Its end would come befo
 report were over.
 """
 
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
+from types import SimpleNamespace
 from typing import Any, Final
 from weakref import WeakSet
 
-from locust import User
+from locust import User, runners
 from locust.env import Environment
 from locust.event import EventHook
 from locust.exception import StopTest
@@ -53,6 +55,9 @@ def detach_end(
     ending = _DetachedEnd(runner, unattended, leave, ends)
     runner.stop, runner.quit = ending.stop, ending.quit
     runner.stop_users = ending.stop_users
+    # Locust searches the files of all modules for the caller of its stop, for a line of level DEBUG.
+    # That would hold the event loop for 60 ms, so it finds no caller.
+    runners.inspect = SimpleNamespace(**{**vars(inspect), "stack": list})  # type: ignore[attr-defined, assignment]
     for hook in (runner.environment.events.test_stopping, runner.environment.events.test_stop):
         hook.fire = partial(_fire, hook)
     environment = runner.environment

@@ -8,14 +8,14 @@ prompt is encoded and cut or filled up at its end, at most MAX_TRIES times (as A
 dataset/generator/prompt.py, which encodes each).
 """
 
-import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.resources import files
-from itertools import accumulate
+from itertools import accumulate, count, islice
+from operator import add
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -28,13 +28,11 @@ from locust_llm.files.regular_file import read_regular
 @cache
 def load_corpus() -> tuple[str, Sequence[int]]:
     """(text, where each word begins), twice over, so that a slice may begin anywhere."""
-    lines = files("locust_llm").joinpath("shakespeare.txt").read_text("ascii")
-    text = " ".join(lines.split()) + " "
-    text += text
-    starts = array("I", [0])
-    starts.extend(space.end() for space in re.finditer(" ", text))
-    starts.pop()  # behind the last space is no word
-    return text, starts
+    words = 2 * files("locust_llm").joinpath("shakespeare.txt").read_text("ascii").split()
+    letters = accumulate(map(len, words), initial=0)
+    # before each word are the letters and a space of each word before; behind the last is no word
+    starts = array("I", islice(map(add, letters, count()), len(words)))
+    return " ".join(words) + " ", starts
 
 
 @cache

@@ -64,3 +64,12 @@ def test_files_that_are_none(certificate: Path, tmp_path: Path) -> None:
             os.environ[name] = ""
         with pytest.raises(ValueError, match=said):
             use_certificates(flags(**given))
+
+
+def test_without_files_of_the_user_none_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[object]()
+    monkeypatch.setattr(
+        "locust_llm.access.certificate_files.make_tls_context", lambda *files: read.append(files)
+    )
+    use_certificates(flags())
+    assert read == []

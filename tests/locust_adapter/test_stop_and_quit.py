@@ -256,6 +256,17 @@ def test_what_the_end_raises_comes_to_who_waits(runs: Any) -> None:
     del run.runner.stop_users
 
 
+def test_the_end_does_not_search_all_modules_for_its_caller(
+    runs: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Locust would, for a line that few see; the loop would stand still meanwhile."""
+    caplog.set_level("DEBUG", "locust.runners")
+    run = runs()
+    run.start()
+    run.runner.stop()
+    assert "couldn't determine where stop() was called from" in caplog.text
+
+
 def test_users_that_end_by_themselves_beside_the_stop_are_no_fault(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
