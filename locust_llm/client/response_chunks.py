@@ -34,6 +34,8 @@ from .http_response_parser import HTTPParseError, HTTPResponseParser
 from .sse import Event, EventDecoder, EventTooLong, Piece, SameFormChunks, is_event_stream
 
 DECODE_BYTES: Final = 16_384
+FORM_READS: Final = 2
+"""The first reads behind the headers mostly bring the role and the first chunk."""
 MIN_READ_BYTES: Final = 64
 """A read counts for at least so many bytes: its stamps take memory too, and a server may send byte
 by byte."""
@@ -348,14 +350,18 @@ class Response:
             else:
                 self.answer.look_for_error(data)
 
-    def _unframe(self) -> None:
-        """Take what was read out of its HTTP frame."""
+    def _unframe(self, *, until_aligned: bool = False) -> None:
+        """Take what was read out of its HTTP frame. ``until_aligned``: leave the reads behind the
+        headers, if the shortcut can go on there."""
         unframed, self._unframed = self._unframed, []
         frame = self.frame
         try:
-            for data in unframed:
+            for number, data in enumerate(unframed):
                 if self.over or frame.complete:
                     break
+                if until_aligned and self._aligned:
+                    self._unframed = unframed[number:]
+                    return
                 frame.read = self._framed
                 self._framed += 1
                 self.received_bytes += len(data)
@@ -414,12 +420,20 @@ class Response:
 
     def _decode(self) -> None:
         """Turn the bytes into events and add the events to the answer, within its bounds."""
+        if self.headers_ns is None and self.plain_events:
+            self._unframe(until_aligned=True)
+            self._decode_pieces()
         self._decode_plain_events()
         self._unframe()
-        pieces = self._detect_event_stream(self.frame.pieces)
-        self.frame.pieces = []
+        self._decode_pieces()
         self._decoded = self._framed
         self.waiting_bytes = 0
+        self._check_bounds()
+
+    def _decode_pieces(self) -> None:
+        """Turn what was taken out of the HTTP frame into events, or keep it as a body."""
+        pieces = self._detect_event_stream(self.frame.pieces)
+        self.frame.pieces = []
         if self._events is None:
             self._extend_body(pieces)
         else:
@@ -428,21 +442,23 @@ class Response:
                     self.answer.add(event)
             except EventTooLong as mistake:
                 self._stop_reading("malformed", str(mistake))
-        self._check_bounds()
 
     def _decode_plain_events(self) -> None:
         """Take the events at the begin of the reads by the shortcut, as far as it knows them."""
-        if (
-            not self._aligned
-            or self._events is None
-            or not self._events.between
-            or not self.plain_events
-        ):
+        if not self._aligned or self._events is None or not self._events.between:
             return
-        events, reads, size = self.plain_events(self._unframed, self._framed, *self.answer.form)
+        if not self.answer.form[0]:  # the first reads show the form that most others have
+            self._take_plain_events(self._events, self._unframed[:FORM_READS])
+        self._take_plain_events(self._events, self._unframed)
+
+    def _take_plain_events(self, decoder: EventDecoder, unframed: list[bytes]) -> None:
+        """Take the events of some reads by the shortcut. ``unframed`` is the begin of all."""
+        if not self.plain_events:
+            return
+        events, reads, size = self.plain_events(unframed, self._framed, *self.answer.form)
         if not events:
             return
-        self._events.passed()
+        decoder.passed()
         del self._unframed[:reads]
         self._framed += reads
         self.received_bytes += size

@@ -3,6 +3,7 @@ are the same answer."""
 
 import re
 import time
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from locust_llm.client.reader import native_reader
 from locust_llm.client.reader.open_streams import OpenStreams
 from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.client.response_chunks import Response
+from locust_llm.protocols.answer_parser import Completion
 
 pytestmark = pytest.mark.skipif(
     native_reader.Reader is None, reason="the native reader was not compiled"
@@ -230,6 +232,29 @@ def test_chunks_that_differ_in_their_text_alone_come_together() -> None:
         ([5], b'{"a": "six"}'),
         (6, "message", b'{"a": "caf\xc3\xa9"}'),
     ]
+
+
+def test_an_answer_that_is_decoded_late_is_decoded_as_cheaply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[bytes] = []
+    add = Completion.add
+
+    def note(answer: Completion, one: tuple[int, str, bytes]) -> None:
+        parsed.append(one[2])
+        add(answer, one)
+
+    monkeypatch.setattr(Completion, "add", note)
+    role = event(delta(role="assistant", content=""))
+    words = [event(delta(content=f"word{number}")) for number in range(60)]
+    reads = [HEAD, *map(chunked, [role, *words])]
+    stream = Response(0)
+    stream.plain_events = native_reader.plain_events
+    stream.append_reads(array("q", range(62)).tobytes(), array("q", range(62)).tobytes(), reads)
+    stream.decode_pending()
+
+    assert stream.answer.chunk_reads == list(range(2, 62))
+    assert parsed == [data[6:-2] for data in (role, words[0])]  # behind "data: "
 
 
 @pytest.fixture(scope="module")
