@@ -67,6 +67,8 @@ def test_files_that_are_none(certificate: Path, tmp_path: Path) -> None:
 
 
 def test_without_files_of_the_user_none_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
     read = list[object]()
     monkeypatch.setattr(
         "locust_llm.access.certificate_files.make_tls_context", lambda *files: read.append(files)
