@@ -348,6 +348,8 @@ def _true_end(
     needed = share * values.count
     start = values.at_rank(math.ceil(needed - 1e-9) - 1)
     largest = max(ms for _, ms in pairs)
+    if not largest:
+        return start
     low, high = sorted((start, start + sign * largest))
 
     def count_within(end: float) -> float:

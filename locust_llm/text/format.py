@@ -215,7 +215,7 @@ def clean_line(text: str) -> str:
             return character
         return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
 
-    return "".join(map(clean, text))
+    return text if text.isprintable() else "".join(map(clean, text))
 
 
 def name_percentile(percentile: float) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import DictLoader, Environment
 from msgspec.structs import replace
 from support.axe import violations
 from support.html_tags import Tags
@@ -30,6 +31,7 @@ from locust_llm.report.gate_occupancy import compute_occupancy
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.html_report import (
     PageSection,
+    TemplateCode,
     arrange_sections,
     collect_slo_limits,
     render_report_page,
@@ -685,3 +687,14 @@ def test_lines_of_the_timeline_are_as_wide_as_their_box(
         for width in (400, 800, 1600):
             shown.set_viewport_size({"width": width, "height": 800})
             assert shown.evaluate(inside), width
+
+
+def test_a_template_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def render(folder: Path) -> str:
+        pages = DictLoader({"page": "{{ 1 + 1 }}"})
+        environment = Environment(loader=pages, bytecode_cache=TemplateCode(str(folder)))
+        return environment.get_template("page").render()
+
+    assert [render(tmp_path), render(tmp_path / "not there")] == ["2", "2"]
+    monkeypatch.setattr(Environment, "compile", lambda *_, **__: pytest.fail("compiled again"))
+    assert render(tmp_path) == "2"
