@@ -585,11 +585,9 @@ def format_overload_line(summary: "Summary") -> str | None:
             f"{_rate(rate)}, is over {format_brief(conditions.duration_s, ' s', 3)}, with what ended after it."
         )
     without = (
-        f", and the {conditions.cut:,} that were cut, which took longer still, are in none of them"
-        if conditions.cut
-        else ""
+        f", and the {conditions.cut:,} that were cut are in none of them" if conditions.cut else ""
     )
-    return f"{grown} Latencies describe a growing queue: a longer run has longer ones{without}."
+    return f"{grown} Latencies grow with the time that the run takes{without}."
 
 
 def format_backlog_line(summary: "Summary", run: Run) -> str | None:
@@ -623,12 +621,12 @@ def describe_backlog(d: Delivery | None) -> str | None:
 
 
 def describe_overload(delivery: Delivery | None) -> str | None:
-    """``offered 30/s, completed 4.5/s in the 20 s to the stop, and the queue grew until the end``.
-    None: it did not grow."""
+    """``offered 30/s, completed 4.5/s in the 20 s to the stop, and requests piled
+    up until the end``. None: they did not."""
     if delivery is None or delivery.overload is None:
         return None
     offered, completed = _rates(delivery)
-    return f"{offered}, {completed} {describe_span(delivery)}, and the queue grew until the end"
+    return f"{offered}, {completed} {describe_span(delivery)}, and requests piled up until the end"
 
 
 def describe_undelivered(delivery: Delivery | None) -> str | None:

@@ -392,8 +392,8 @@ DELIVERY = {
             "offered 2.4/s, sent 1.8/s, completed 1.7/s in the 15 s to the stop (arrivals waited for a prefill slot)"),
         ({"delivery": {**DELIVERY, "cause": "server", "overload": {
             "in_flight_middle": 9, "in_flight_end": 18, "by_chance": 3.0}}}, "OVERLOADED",
-            "offered 2.4/s, completed 1.7/s in the 15 s to the stop, and the queue grew until the "
-            "end"),
+            "offered 2.4/s, completed 1.7/s in the 15 s to the stop, and requests piled up until "
+            "the end"),
         # 36 - 34 = 2 are usual, and 2 + 2 x 3 = 8 may be by chance: 9 are more
         ({"delivery": {**DELIVERY, "expected": 34.0, "in_flight": 9}}, "BACKLOG",
             "9 of the 36 requests that were due were in flight at the stop, and a server that "
