@@ -10,6 +10,7 @@ names only the framework shows nothing. Then all pages are tried, FastAPI's /ope
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from operator import eq
 from typing import Any, Final, NamedTuple
@@ -147,7 +148,7 @@ def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], ServerIdent
     if header.startswith("llama.cpp"):
         yield _llamacpp
     if _read_product(header) in UNNAMED:
-        yield from (_by_metrics, _litellm, _tgi, _by_openapi)
+        yield from (_litellm, _by_metrics, _tgi, _by_openapi)
 
 
 def _vllm(get: Get) -> ServerIdentity:
@@ -196,7 +197,14 @@ def _tgi(get: Get) -> ServerIdentity | None:
 
 def _litellm(get: Get) -> ServerIdentity | None:
     version = _json(get("/health/readiness")).get("litellm_version")
-    return ServerIdentity(_join_name_and_version(LITELLM, version)) if version else None
+    if version:
+        return ServerIdentity(_join_name_and_version(LITELLM, version))
+    # no other server spells this path so; without a key, 1.106 tells its version nowhere else
+    if b"alive" not in (get("/health/liveliness") or b""):
+        return None
+    with suppress(FetchFailed):  # 2 MB, which a proxy that just started takes seconds to make
+        return _by_openapi(get) or ServerIdentity(LITELLM)
+    return ServerIdentity(LITELLM)
 
 
 def _by_openapi(get: Get) -> ServerIdentity | None:

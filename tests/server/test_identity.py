@@ -118,7 +118,11 @@ def test_others() -> None:
     assert asked({"/health/readiness": {"litellm_version": "1.106.2"}}, owner="openai")[
         0
     ] == ServerIdentity("LiteLLM 1.106.2")
+    # without a key it tells no version, and its description may come too late
+    alive = {"/health/readiness": {"status": "healthy"}, "/health/liveliness": '"I\'m alive!"'}
+    assert asked(alive, owner="openai")[0] == ServerIdentity("LiteLLM")
     described = {"info": {"title": "LiteLLM API", "version": "1.106.2"}, "paths": {}}
+    assert asked({**alive, "/openapi.json": described})[0] == ServerIdentity("LiteLLM 1.106.2")
     assert asked({"/openapi.json": described}, owner="openai")[0] == ServerIdentity(
         "LiteLLM 1.106.2"
     )
@@ -137,7 +141,7 @@ def test_a_server_with_a_name_is_asked_nothing() -> None:
 def test_of_a_server_without_any_each_page_once() -> None:
     assert asked({}, "uvicorn") == (
         None,
-        ["/metrics", "/health/readiness", "/info", "/openapi.json"],
+        ["/health/readiness", "/health/liveliness", "/metrics", "/info", "/openapi.json"],
     )
 
 
