@@ -219,13 +219,14 @@ def _counted(rows: list[_Row]) -> tuple[list[CacheRequest], dict[int, int]]:
 
 
 def find_cached_share(history: EngineHistory, run: Run) -> float | None:
-    """The cached share of the looked-up tokens, between the first and the last reading of the
-    profiling phase. So a warmup with an empty cache is left out. None: the server's metrics do not
-    have it."""
+    """The cached share of the looked-up tokens in the profiling phase: from the reading before it,
+    or with a warmup, whose empty cache is left out, from the first one in it. None: the server's
+    metrics do not have it."""
     ended_at = run.stopping_at or run.ended_at or float("inf")
     queried = share = 0.0
+    stretch = history.inside if run.settings.warms_up else history.between
     for name in history.names:
-        samples = history.inside(name, run.profiling_at, ended_at)
+        samples = stretch(name, run.profiling_at, ended_at)
         queried += counter_increase(samples, "cache_queries") or 0.0
         share += counter_increase(samples, "cache_hits") or 0.0
     return _share(share, queried)

@@ -180,7 +180,7 @@ def test_asked_implied_and_delivered() -> None:
 
 def test_the_share_by_metrics_is_of_the_phase_alone() -> None:
     """The warmup met an empty cache: 1,000 tokens looked up, none found. In the phase 870 of 1,000
-    were."""
+    were. Without a warmup, the phase itself met the empty cache."""
     history = EngineHistory()
     for at, queries, found in ((49.0, 0, 0), (50.0, 1000, 0), (60.0, 2000, 870), (71.0, 3000, 870)):
         history.add(EngineSample(at=at, engine="vLLM", cache_queries=queries, cache_hits=found))
@@ -188,6 +188,8 @@ def test_the_share_by_metrics_is_of_the_phase_alone() -> None:
     assert (
         find_cached_share(history, a_run(profiling_at=55.0, stopping_at=70.0)) is None
     )  # one reading grows by nothing
+    cold = a_run(settings=Settings(), profiling_at=49.5, stopping_at=70.0)
+    assert find_cached_share(history, cold) == 870 / 2000  # from the reading at 49 s
 
 
 def test_one_share_of_the_input_stands_under_the_name_and_says_what_it_is_of() -> None:
