@@ -107,6 +107,7 @@ from .run_comparison import (
     get_bound_mark,
     make_column_titles,
     may_have_failures,
+    name_folders,
 )
 
 WIDTH: Final = 120
@@ -666,8 +667,8 @@ def format_comparison_ending(compared: Comparison, width: int) -> str:
 
 def _list_runs(compared: Comparison, width: int, room: int) -> list[str]:
     """A line for each of several runs, with the main values that differ from the base."""
-    names = [Path(pair.folder).name or pair.folder for pair in compared.runs]
-    table, keys = _fit_runs(compared, names, width)
+    base, *names = name_folders([compared.base, *(pair.folder for pair in compared.runs)])
+    table, keys = _fit_runs(compared, base, names, width)
     warnings = compared.list_simulated()
     warnings += [f"WARNING: {text}" for text in compared.warnings]
     warnings += _name_runs(names, compared.runs)
@@ -682,7 +683,7 @@ def _list_runs(compared: Comparison, width: int, room: int) -> list[str]:
 
 
 def _fit_runs(
-    compared: Comparison, names: Sequence[str], width: int
+    compared: Comparison, base_name: str, names: Sequence[str], width: int
 ) -> tuple[list[str], set[tuple[str, str]]]:
     """(a table of the base and the runs, the values that it has room for)."""
     lines = [line for line in compared.runs[0].lines if (line.metric, line.stat) in ARM_ROWS]
@@ -692,7 +693,7 @@ def _fit_runs(
         base = [
             f"{get_bound_mark(line) * line.base_open}{format_brief(line.base)}" for line in lines
         ]
-        rows = [(Path(compared.base).name, "base", *base)]
+        rows = [(base_name, "base", *base)]
         for name, pair in zip(names, compared.runs, strict=True):
             rows.append((name, *_summarise_run(pair, keys)))
         table = _align_all([("", "significant", *(line.label for line in lines)), *rows])
@@ -781,12 +782,14 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     warnings += [f"WARNING: {text}" for text in (*comparison.warnings, *pair.warnings)]
     if pair.between_runs:
         warnings.append(pair.between_runs)
-    lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
     main = [
         (label, line)
         for label, line in rows
-        if pair.axis or (label, line) in differing or (line.metric, line.stat) in ARM_ROWS
+        if pair.axis
+        or (label, line) in differing
+        or (line.metric, line.stat) in (*FROM_DUE_KEYS, *ARM_ROWS)
     ]
+    lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
     cells = [(label, *format_line_cells(line)) for label, line in main]
     table = _fit_comparison(titles, cells, width)
     return [*lines, *_explain_marks(table, width)][:room]

@@ -58,6 +58,7 @@ FIGURES: Final = (
 )  # fmt: skip
 WAITS: Final = (
     ("ttft_from_due", "p50"),
+    ("ttft_from_due", "p95"),
     ("ttft_from_due", "p99"),
     ("gate_wait", "p50"),
     ("gate_wait", "p99"),
@@ -418,10 +419,17 @@ def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[ComparisonLine]:
     waits = [(word, p) for word, p in WAITS if gated or (open_loop and word != "gate_wait")]
     rules = [_rule(word, stat) for word, stat in (*FIGURES, *waits)]
     rules += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
-    good, _ = define_good_request(settings[0].rules)
-    if good and define_good_request(settings[1].rules)[0]:
-        rules += [_rule(word, given=good) for word in ("attainment", "goodput")]
     yield from (_compare_value(rule, base.seen, run.seen) for rule in rules)
+    good, other = (define_good_request(side.rules)[0] for side in settings)
+    if not good or not other:
+        return
+    note = ""
+    if set(good) != set(other):
+        limits = " and ".join(map(str, good))
+        note = f"a good request is the base's in both runs, {limits}"
+    for word in ("attainment", "goodput"):
+        line = _compare_value(_rule(word, given=good), base.seen, run.seen)
+        yield replace(line, note="; ".join(filter(None, (note, line.note))))
 
 
 def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
@@ -696,12 +704,12 @@ def format_line_cells(line: ComparisonLine) -> tuple[str, ...]:
     # how far apart two bounds are tells nothing
     if line.base_open or line.value_open or line.difference is None:
         return *figures, "-", "-", reach, line.word
-    return *figures, shown.difference, _percent(line), reach, line.word
+    return *figures, shown.difference, _percent(line, shown.base), reach, line.word
 
 
-def _percent(line: ComparisonLine) -> str:
+def _percent(line: ComparisonLine, base: str) -> str:
     percent = line.difference_percent
-    if percent is None:
+    if percent is None or base == "0":  # a multiple of what is shown as nothing
         return "-"
     return format_signed(percent, 1, "%") if percent < 1000 else f"x{percent / 100 + 1:,.0f}"
 
@@ -716,5 +724,17 @@ def _notes(lines: Sequence[ComparisonLine], before: str = "") -> Iterator[TextBl
 
 def make_column_titles(base: str, run: str) -> tuple[str, str]:
     """The titles of the two columns."""
-    names = truncate_text(Path(base).name, NAME_WIDTH), truncate_text(Path(run).name, NAME_WIDTH)
-    return names if names[0] != names[1] and all(names) else SHORT_TITLES
+    first, second = (truncate_text(name, NAME_WIDTH) for name in name_folders((base, run)))
+    return (first, second) if first != second and first and second else SHORT_TITLES
+
+
+def name_folders(folders: Sequence[str]) -> list[str]:
+    """The last parts of the paths, as many as tell these folders apart: ``b`` and ``c`` of ``a/b``
+    and ``a/c``, ``a/r`` and ``b/r`` of the same."""
+    parts = [Path(folder).parts for folder in folders]
+    most = max(map(len, parts))
+    for kept in range(1, most + 1):
+        names = [str(Path(*each[-kept:])) for each in parts]
+        if len(set(names)) == len(set(folders)):
+            return names
+    return list(folders)

@@ -27,6 +27,7 @@ from locust_llm.report.run_comparison import (
     compare_folders,
     format_line_cells,
     list_differences,
+    name_folders,
     render_comparison_console,
     render_comparison_markdown,
 )
@@ -129,6 +130,38 @@ def test_attainment_where_both_say_what_is_good(tmp_path: Path) -> None:
     assert "Attainment (%)" not in words(
         compare_folders([one, a_folder(tmp_path / "c", drawn(1))]).runs[0].lines
     )
+
+
+def test_a_good_request_is_the_same_in_both_runs(tmp_path: Path) -> None:
+    """Each TTFT of b is 90 ms: all are good by the base's 100 ms, none by b's own 80 ms."""
+    quick = [answered(90, 110, sent_at=10.0 + number) for number in range(40)]
+    a_folder(tmp_path / "a", quick, a_run(goodput="time_to_first_token:100"))
+    a_folder(tmp_path / "b", quick, a_run(goodput="time_to_first_token:80"))
+    pair = compare_folders([tmp_path / "a", tmp_path / "b"]).runs[0]
+    line = next(line for line in pair.lines if line.metric == "attainment")
+    assert (line.base, line.value) == (100, 100)
+    assert "a good request is the base's in both runs, ttft <= 100ms" in line.note
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["x/a", "x/b"], ["a", "b"]),
+        (["x/1/r", "x/2/r", "x/3/r"], ["1/r", "2/r", "3/r"]),
+        (["a", "a"], ["a", "a"]),
+    ],
+)
+def test_folders_are_named_as_far_as_they_differ(folders: list[str], names: list[str]) -> None:
+    assert name_folders(folders) == names
+
+
+def test_no_multiple_of_what_is_shown_as_nothing() -> None:
+    line = ComparisonLine(
+        metric="gate_wait", stat="p99", label="Gate Wait p99 (ms)", unit="ms", base=0.198,
+        value=171.0, difference=170.8, difference_percent=86263.0, low=150.0, high=468.0,
+        word="worse",
+    )  # fmt: skip
+    assert format_line_cells(line)[:4] == ("0", "171", "+171", "-")
 
 
 def test_a_share_of_nothing_may_have_been_as_large_in_the_base(tmp_path: Path) -> None:
