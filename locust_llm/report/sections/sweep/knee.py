@@ -223,12 +223,17 @@ def describe_levels(axis: str, *levels: LoadLevel) -> str:
     return f"{axis} {' and '.join(filter(None, [', '.join(values[:-1]), values[-1]]))}"
 
 
+def find_stages_below_ok(sweep: SweepSummary) -> list[LoadLevel]:
+    """The stages with answers whose client verdict is below OK."""
+    return [level for level in sweep.levels if level.succeeded and level.client not in (None, OK)]
+
+
 def describe_client_verdicts(sweep: SweepSummary) -> str:
     """``DEGRADED at request-rate 20 (late sends)``, the worst first. Empty: it is OK in each stage
     with answers."""
     parts = list[str]()
     for verdict in reversed(LEVELS[1:]):
-        levels = [level for level in sweep.levels if level.client == verdict and level.succeeded]
+        levels = [level for level in find_stages_below_ok(sweep) if level.client == verdict]
         if levels:
             reasons = chain.from_iterable(level.client_reasons for level in levels)
             causes = ", ".join(find_named_causes(reasons))

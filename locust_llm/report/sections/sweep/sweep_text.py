@@ -19,6 +19,7 @@ from locust_llm.report.sections.sweep.knee import (
     UNMEASURED,
     describe_levels,
     explain_unsound,
+    find_stages_below_ok,
     format_knee,
     is_client_distorted,
 )
@@ -94,14 +95,7 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
             f"used otherwise: {reasons}.",
             loud=True,
         )
-    limited = [
-        level
-        for level in sweep.levels
-        if level.succeeded
-        and level.client not in (None, OK)
-        and level not in distorted
-        and not level.died
-    ]
+    limited = [level for level in find_stages_below_ok(sweep) if level not in distorted]
     if limited and not sweep.repeats:
         reasons = _explain_loads(sweep.axis, limited)
         yield TextBlock(

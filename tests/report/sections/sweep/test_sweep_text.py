@@ -11,7 +11,11 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_console, render_markdown
 from locust_llm.report.sections.headline import make_headline
-from locust_llm.report.sections.sweep.knee import find_knees, select_top_knees
+from locust_llm.report.sections.sweep.knee import (
+    describe_client_verdicts,
+    find_knees,
+    select_top_knees,
+)
 from locust_llm.report.sections.sweep.sweep_chart import plot_stages
 from locust_llm.report.sections.sweep.sweep_findings import describe_sweep_findings
 from locust_llm.report.sections.sweep.sweep_text import format_stage_status, make_sweep_warnings
@@ -308,6 +312,17 @@ def test_a_stage_with_some_figures_off_is_named_above_the_tables() -> None:
     )
     dead = a_level(20, client="DEGRADED", succeeded=0)
     assert not list(make_sweep_warnings(a_sweep("request-rate", a_level(2), dead), "DEGRADED"))
+
+
+def test_headline_and_client_line_name_the_same_stages() -> None:
+    """In the second stage the server died: its 4 answers have a client verdict all the same."""
+    whole = a_level(1, client="DEGRADED", client_reasons=("merged chunks",), uncertain=("itl",))
+    sweep = a_sweep("concurrency", whole, replace(whole, value=2, died=True), a_level(4))
+    assert describe_client_verdicts(sweep) == "DEGRADED at concurrency 1 and 2 (merged chunks)"
+    *_, line = (block.text for block in make_sweep_warnings(sweep, "DEGRADED"))
+    assert line.startswith("CLIENT: some metrics of 2 of 3 stages may be inaccurate, but no SLO")
+    for value in (1, 2):
+        assert f"at concurrency {value} the client verdict is DEGRADED" in line
 
 
 def test_the_client_verdict_of_a_sweep_is_the_worst_of_its_stages() -> None:
