@@ -377,6 +377,8 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
                 f"{what}: no significant difference from {rule.base} (95% interval "
                 f"{format_interval(result)}), {tolerance}"
             )
+        if result.observed == math.inf:
+            return f"{what} falls on a failed request, {tolerance}"
         side = "worse" if (result.observed or 0) > 0 else "better"
         by = format_brief(abs(result.observed or 0), rule.unit, choose_value_digits(result))
         return f"{what} is {by} {side} than {rule.base}, {tolerance}"

@@ -1,5 +1,7 @@
 """What a run came to, in one sentence."""
 
+import math
+
 import pytest
 from msgspec.structs import replace
 from support.records import a_run, answered, failed, mixed
@@ -416,6 +418,7 @@ def of(run: Run, records: list[Record]) -> str:
             "tolerance of 50%",
         ),
         ("FAIL", 70.0, 90.0, " is 80% worse than a, beyond the tolerance of 50%"),
+        ("FAIL", math.inf, math.inf, " falls on a failed request, beyond the tolerance of 50%"),
     ],
 )
 def test_a_difference_from_a_base_stands_beside_the_tolerance(
