@@ -28,7 +28,7 @@ from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.records.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
 from locust_llm.records.outcomes import OK
-from locust_llm.records.record import Record
+from locust_llm.records.record import MIN_EARLY_S, Record
 from locust_llm.server.discovery import (
     LINE_BYTES,
     WAIT_ADVICE,
@@ -67,9 +67,6 @@ MAX_S: Final = 10.0
 PROMPT_TOKENS: Final = 800.0
 """The prompt is long enough to show a prefix cache, and short enough for a slow server."""
 OUTPUT_TOKENS: Final = 32
-MIN_EARLY_S: Final = 0.02
-"""The least time between an event without content and the first token, for a note. Some clients
-count the event as the first token."""
 MAX_CACHED_RATIO: Final = 0.6
 """TTFT of the second time / first time. A prompt below this ratio was not computed again."""
 FAR_RTT_US: Final = 20_000
@@ -423,13 +420,18 @@ def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
     early_s = max(
         (requested.early_s for requested in asked if requested.early_s is not None), default=0.0
     )
-    early = early_s >= MIN_EARLY_S
-    yield CheckFinding(
-        NOTE if early else FINE, "early events",
-        f"one without content {format_duration(early_s)} before the first token" if early else "none before the first token",
-        "TTFT here ends at the first content; tools that count the first event report a shorter "
-        "TTFT" if early else "",
-    )  # fmt: skip
+    yield _describe_early_event(early_s)
+
+
+def _describe_early_event(early_s: float) -> CheckFinding:
+    """``early_s``: how long before the first token an event without content came. 0: none did."""
+    if not early_s:
+        return CheckFinding(FINE, "early events", "none before the first token")
+    found = f"one without content {format_duration(early_s)} before the first token"
+    if early_s < MIN_EARLY_S:
+        return CheckFinding(FINE, "early events", found)
+    advice = "TTFT here ends at the first content; tools that count the first event report a shorter TTFT"
+    return CheckFinding(NOTE, "early events", found, advice)
 
 
 def _cache(first: Record, again: Record) -> CheckFinding:

@@ -20,6 +20,7 @@ from locust_llm.check_command import (
     NOTE,
     PROBLEM,
     CheckFinding,
+    _describe_early_event,
     check_server,
     format_finding,
     is_length_kept,
@@ -330,6 +331,22 @@ def test_advice_stands_below() -> None:
         format_finding(CheckFinding(NOTE, "usage", "no", "so what")).splitlines()[1].strip()
         == "-> so what"
     )
+
+
+@pytest.mark.parametrize(
+    ("early_s", "level", "found"),
+    [
+        (0.0, FINE, "none before the first token"),
+        (0.004, FINE, "one without content 4 ms before the first token"),
+        (0.02, NOTE, "one without content 20 ms before the first token"),
+    ],
+)
+def test_an_early_event_is_named_also_where_it_is_no_trouble(
+    early_s: float, level: str, found: str
+) -> None:
+    finding = _describe_early_event(early_s)
+    assert (finding.level, finding.found) == (level, found)
+    assert bool(finding.advice) == (level == NOTE)
 
 
 @pytest.mark.slow

@@ -24,6 +24,9 @@ Micros = Annotated[int, msgspec.Meta(ge=0, le=10**13)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 TokensOfChunk = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+MIN_EARLY_S: Final = 0.02
+"""From so much time on between an event without content and the first token, `check` and `probe`
+give advice. Some clients count the event as the first token."""
 MOST_CHUNKS: Final = 2**18
 """The most chunks of an answer, more than any model writes. A process writes or reads a record of so
 many in 0.1 s."""

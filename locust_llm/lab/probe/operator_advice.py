@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from locust_llm.records.record import MIN_EARLY_S
 from locust_llm.text.format import format_brief, format_duration
 
 from .probe_measurements import BurstResult, DecoderStall, ProbeMeasurements
@@ -32,7 +33,6 @@ MIN_PAIR_RATIO: Final = 1.5
 """Stalls add up above this ratio: the stall of two prompts over the stall of one."""
 MAX_CACHED_RATIO: Final = 0.5
 """A prompt was cached below this ratio: the TTFT of the second time over the first."""
-MIN_EARLY_S: Final = 0.002
 EXAMPLE_INPUT_TOKENS: Final = 2000
 EXAMPLE_OUTPUT_TOKENS: Final = 200
 """The example of a concurrency has this output length."""
