@@ -87,9 +87,22 @@ def format_supported(
     0.14. ``more`` adds places, for the ends of an interval."""
     if value is None or not math.isfinite(value) or reach is None or not 0 < reach < math.inf:
         return format_brief(value, unit, digits)
-    largest = math.floor(math.log10(abs(value))) if value else 0
-    decimals = max(min(_place(reach) + more, digits - 1 - largest, 6), -largest)
+    decimals = _count_supported_decimals(value, reach, digits, more)
     return _trim_zeros(f"{round(value, decimals):,.{max(0, decimals)}f}") + unit
+
+
+def format_supported_rounded_down(value: float, reach: float) -> str:
+    """Writes a limit with the digits that ``reach`` supports, three at most, and never above the
+    value: 190 for 199 ± 120."""
+    decimals = _count_supported_decimals(value, reach, digits=3)
+    steps = math.floor(value * 10.0**decimals * (1 + SAME))
+    return _trim_zeros(f"{steps / 10.0**decimals:,.{max(0, decimals)}f}")
+
+
+def _count_supported_decimals(value: float, reach: float, digits: int, more: int = 0) -> int:
+    """Below 0: tens, hundreds."""
+    largest = math.floor(math.log10(abs(value))) if value else 0
+    return max(min(_place(reach) + more, digits - 1 - largest, 6), -largest)
 
 
 class ComparedTexts(NamedTuple):

@@ -28,6 +28,7 @@ from locust_llm.text.format import (
     format_number,
     format_signed,
     format_supported,
+    format_supported_rounded_down,
     name_percentile,
     parse_brief,
 )
@@ -282,3 +283,26 @@ def test_times_are_written_by_one_function() -> None:
     assert [format_duration(s) for s in (0.4123, 0.99949, 0.9995, 2.1743)] == [
         "412 ms", "999 ms", "1 s", "2.17 s",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "reach", "written"),
+    [
+        (85_185.0, 30_000.0, "80,000"),
+        (199.0, 120.0, "190"),
+        (49.8, 3.0, "49"),
+        (49.8, 0.1, "49.8"),
+        (360.0, 0.1, "360"),
+        (29_091.0, 1.0, "29,000"),
+        (0.29, 0.01, "0.29"),
+    ],
+)
+def test_a_limit_is_never_rounded_up(value: float, reach: float, written: str) -> None:
+    assert format_supported_rounded_down(value, reach) == written
+
+
+@given(st.floats(0.01, 1e9), st.floats(1e-3, 1.0))
+def test_a_limit_rounded_down_loses_little(value: float, share: float) -> None:
+    """Its first digit stays: at most half of it is lost."""
+    written = parse_brief(format_supported_rounded_down(value, share * value))
+    assert value / 2 < written <= value * (1 + 1e-9)

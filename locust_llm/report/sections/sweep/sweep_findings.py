@@ -47,7 +47,7 @@ from locust_llm.slo.capacity_search import (
 )
 from locust_llm.slo.load_generator_health import find_uncertain_metrics
 from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.rules import Rule
+from locust_llm.slo.rules import PASS, Rule
 from locust_llm.text.format import (
     add_noun,
     capitalise_sentence,
@@ -55,6 +55,7 @@ from locust_llm.text.format import (
     format_count,
     format_plain_number,
     format_supported,
+    format_supported_rounded_down,
 )
 
 from .knee import SLO, UNMEASURED, describe_levels, find_knees, limit_to_slots
@@ -91,7 +92,13 @@ def describe_sweep_findings(
     yield from _wasted(axis, sound)
     limit = next((knee for knee in knees if knee.rule == SLO), None)
     highest = limit.value if limit is not None and safe is None else safe
-    within = [level for level in sound if highest is not None and level.value <= highest]
+    within = [
+        level
+        for level in sound
+        if highest is not None
+        and level.value <= highest
+        and (level.slo_status == PASS or safe is not None)
+    ]
     if within:
         # of several visits to a level the one with the most requests is known best
         best = max(within, key=lambda level: (level.value, level.succeeded))
@@ -190,14 +197,14 @@ def _change(before: float, after: float) -> str:
 
 
 def _gateway(axis: str, level: LoadLevel, where: str) -> Iterator[str]:
-    """The rates of the highest stage within the SLO, which a gateway may let through. By chance
+    """The rates of the highest stage within the SLO, rounded down, which a gateway may let through. By chance
     more may arrive in the measured time than the rate of the stage, and no limit is above that."""
     if level.requests_per_s is None:
         return
     above = level.requests_per_s / level.value if axis == RATE else 1.0
     share = 1 / max(1.0, above)
     tokens = [
-        add_noun(_known(60 * share * per_s, level), f"{what} token")
+        add_noun(_round_limit_down(60 * share * per_s, level), f"{what} token")
         for what, per_s in (
             ("input", level.input_tokens_per_s),
             ("output", level.output_tokens_per_s),
@@ -210,7 +217,7 @@ def _gateway(axis: str, level: LoadLevel, where: str) -> Iterator[str]:
         if level.in_flight is not None
         else ""
     )
-    a_minute = _known(60 * share * level.requests_per_s, level)
+    a_minute = _round_limit_down(60 * share * level.requests_per_s, level)
     amounts = ", ".join([add_noun(a_minute, "request"), *tokens])
     yield f"Limits for a gateway, {where}: {amounts} per minute{parallel}."
 
@@ -240,6 +247,16 @@ def _known(value: float, level: LoadLevel) -> str:
     return format_supported(
         value, None if error is None or not rate else NORMAL_REACH * error / rate * value, digits=3
     )
+
+
+def _round_limit_down(value: float, level: LoadLevel) -> str:
+    """A limit that follows from a rate of a stage. Where the error of the rate is not known, it is
+    that of the count of requests."""
+    rate, error = level.requests_per_s, level.requests_per_s_error
+    relative = level.succeeded**-0.5 if error is None or not rate else error / rate
+    if not relative:
+        return format_brief(value, digits=3)
+    return format_supported_rounded_down(value, NORMAL_REACH * relative * value)
 
 
 def _throughput(level: LoadLevel) -> float | None:

@@ -146,6 +146,26 @@ def test_limits_for_a_gateway_are_those_at_the_slo() -> None:
     assert told([burnt]) == []
 
 
+def test_limits_for_a_gateway_round_down_to_the_digits_that_the_requests_support() -> None:
+    """1.42 requests a second, known to within 0.6: 85,185 input tokens a minute become
+    80,000."""
+    level = a_level(8, 1.42, slo="PASS", requests_per_s_error=0.3, input_tokens_per_s=85_185 / 60)
+    assert told([level])[0].endswith(": 80 requests, 80,000 input tokens per minute.")
+    few = a_level(1, 0.83, slo="PASS", succeeded=10, output_tokens_per_s=6_411 / 60)
+    assert told([few])[0].endswith(": 40 requests, 6,000 output tokens per minute.")
+
+
+def test_a_stage_that_is_not_decided_gives_no_limits_for_a_gateway() -> None:
+    """A search puts the capacity at 2 users, and its stage there has no verdict."""
+    levels = [a_level(1, 1.0, slo="PASS"), a_level(2, 2.0, slo="INCONCLUSIVE")]
+    knee = Knee(rule="SLO", value=2.0, text="")
+    (limits,) = describe_sweep_findings("concurrency", levels, [knee], a_run().settings)
+    assert limits.endswith(
+        "at concurrency 1, the highest stage known to be within the SLO: 60 requests per minute."
+    )
+    assert not list(describe_sweep_findings("concurrency", levels[1:], [knee], a_run().settings))
+
+
 def test_a_higher_stage_within_the_slo_whose_rates_may_be_off_is_not_denied() -> None:
     """16 users hold the rules, and the load generator distorted their rate."""
     levels = [
