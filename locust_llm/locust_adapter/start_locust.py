@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 from locust_llm.commands import imports_uncollected
 from locust_llm.exit_status import (
@@ -17,6 +18,7 @@ from locust_llm.exit_status import (
 )
 
 LOCUSTFILES: Final = Path(__file__).parents[1] / "locustfiles"
+WEB_UI: Final = "locust.web"
 
 
 def start_locust(
@@ -34,7 +36,7 @@ def start_locust(
         # an exception may be swallowed while modules are imported
         if signal.getsignal(number) is end_before_load:
             signal.signal(number, leave_before_load)
-    with imports_uncollected(), entry_points_read_once():
+    with imports_uncollected(), entry_points_read_once(), web_ui_on_demand():
         from locust.main import main as locust_main  # late: it patches the process
 
         # before the locustfile, so that --help knows the options of this package
@@ -56,3 +58,34 @@ def entry_points_read_once() -> Iterator[None]:
         yield
     finally:
         metadata.entry_points = look
+
+
+@contextmanager
+def web_ui_on_demand() -> Iterator[None]:
+    """Import Locust's web UI, with Flask, when the UI is made. Most runs of the command have none."""
+    sys.modules[WEB_UI] = WebUIOnDemand(WEB_UI)
+    try:
+        yield
+    finally:
+        if isinstance(sys.modules[WEB_UI], WebUIOnDemand):
+            del sys.modules[WEB_UI]
+
+
+class WebUIOnDemand(ModuleType):
+    """Stands in for Locust's module while Locust takes the class of the UI from it. If Locust takes
+    anything else, it gets the module itself."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name == "WebUI":
+            return make_web_ui
+        del sys.modules[WEB_UI]
+        return getattr(import_module(WEB_UI), name)
+
+
+def make_web_ui(*args: Any, **kw: Any) -> Any:
+    """Make Locust's web UI."""
+    from locust.web import WebUI  # late: it is what takes long
+
+    return WebUI(*args, **kw)

@@ -170,7 +170,7 @@ MAX_HIDDEN_SHARE: Final = 0.02
 was 0.24 to 0.90 of the engine's own, for prompts of 100 to 400 tokens under prefill-first."""
 MAX_CHUNKS: Final = 2_000_000
 """At most so many chunks are read again (about a second). Longer runs are sampled."""
-BLOCK_CHUNKS: Final = 2**16
+BLOCK_CHUNKS: Final = 2**13
 """So many chunks are labelled at once."""
 TOLERANCE: Final = 1e-6
 """A value this much below half counts as half, as stamps in Unix time are doubles."""
