@@ -39,6 +39,7 @@ from locust_llm.server.discovery import (
     find_spoken_protocols,
 )
 from locust_llm.server.http_get import PROBE_HEADER
+from locust_llm.server.identity import answers_itself
 from locust_llm.server.length_control import LENGTH_PROMPT, LENGTH_TOKENS, obeys_length
 from locust_llm.server.local_servers import show_local_servers
 from locust_llm.server.open_files_and_ports import (
@@ -101,9 +102,12 @@ class Checker:
     """Sends requests to one server, one at a time, until its time is up."""
 
     def __init__(
-        self, settings: Settings, headers: Mapping[str, str], model: str | None, seconds: float
+        self, settings: Settings, headers: Mapping[str, str], discovery: Discovery, seconds: float
     ) -> None:
-        self.settings, self.headers, self.model = settings, headers, model
+        self.settings, self.headers, self.model = settings, headers, discovery.model
+        self.gateway = discovery.gateway
+        self.tries_types = answers_itself(discovery.server, discovery.gateway)
+        """Other endpoint types may be tried: see answers_itself."""
         self.until = time.monotonic() + seconds
         self.line = UserConnection()
         self.gate = Gate()
@@ -158,7 +162,12 @@ class Checker:
         settings = self.settings
         verify = False if settings.insecure else find_trusted_certificates()
         self.form, why, notes = find_request_form(
-            settings, self.headers, self.model, self.until, verify=verify
+            settings,
+            self.headers,
+            self.model,
+            self.until,
+            tries_types=self.tries_types,
+            verify=verify,
         )
         return why, notes
 
@@ -215,7 +224,7 @@ def check_server(
         )
     yield from _model(discovery)
     yield from _slots(discovery, settings.users or 1)
-    checker = Checker(settings, headers, discovery.model, seconds)
+    checker = Checker(settings, headers, discovery, seconds)
     try:
         yield from _answers(
             checker,
@@ -336,6 +345,13 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
 
 def _check_endpoint_types(checker: Checker) -> Iterator[CheckFinding]:
     settings = checker.settings
+    if not checker.tries_types:
+        before = f"{checker.gateway} is in front of the server" if checker.gateway else ""
+        yield CheckFinding(
+            NOTE, "endpoint types", f"not tried: {before or 'the kind of server is unknown'}",
+            "a gateway may take a model out of use for all users when its server refuses a request",
+        )  # fmt: skip
+        return
     verify = False if settings.insecure else find_trusted_certificates()
     if names := find_spoken_protocols(
         settings, checker.headers, checker.model, checker.until, verify=verify

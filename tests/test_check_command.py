@@ -233,6 +233,29 @@ def test_too_many_users_for_this_machine(server: TinyServer) -> None:
     assert "ulimit -Hn" in short.found
 
 
+@pytest.mark.parametrize("owner", ["vllm", "openai"])
+def test_other_endpoint_types_are_tried_at_a_known_inference_server_only(
+    server: TinyServer, owner: str
+) -> None:
+    """A gateway would put the model into cooldown for all users, when its server has no such type."""
+    server.models = (200, {"data": [{"id": "tiny", "owned_by": owner}]})
+    server.pages["/v1/completions"] = (200, {"choices": [{"text": "yes"}]})
+    server.pages["/health/readiness"] = (200, {"litellm_version": "1.106.2"})
+    server.name = "uvicorn"
+    finding = found(server)["endpoint types"]
+    posted = {asked.path for asked in server.asked if asked.body}
+    others = {"/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank"}
+    if owner == "vllm":
+        assert finding == CheckFinding(FINE, "endpoint types", "also completions (--endpoint-type)")
+        assert posted >= others
+    else:
+        assert (finding.level, finding.found) == (
+            NOTE,
+            "not tried: LiteLLM 1.106.2 is in front of the server",
+        )
+        assert not posted & others
+
+
 def test_every_request_is_marked_as_a_probe(server: TinyServer) -> None:
     found(server, {"X-Tenant": "a"})
     for asked in server.asked:

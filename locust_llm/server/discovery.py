@@ -39,7 +39,7 @@ from locust_llm.workload.model_and_tenant_mix import format_canonical_mix
 from locust_llm.workload.prompt_length_model import PromptLengthModel
 from locust_llm.workload.synthetic_prompts import draw_sample_numbers
 
-from .identity import TIMEOUT_S, identify_server, is_simulator, name_gateway
+from .identity import TIMEOUT_S, answers_itself, identify_server, is_simulator, name_gateway
 from .idle_response_time import measure_response_time
 from .preflight_requests import FIRST_TOKENS, QUESTION, ProbeRequests, decode_completion
 from .refusals import (
@@ -154,15 +154,18 @@ def find_request_form(
     model: str | None,
     until: float,
     *,
+    tries_types: bool = False,
     verify: bool | str = True,
 ) -> tuple[RequestForm, str, list[str]]:
     """(the form of requests that this server accepts, why it accepts none, notes). ``until``: the
-    end in monotonic s."""
+    end in monotonic s. ``tries_types``: see ProbeRequests."""
     secrets = collect_secrets(headers, headers)
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     left_s = max(0.1, until - time.monotonic())
-    probes = ProbeRequests(ask, settings, model, key=has_key(headers), timeout_s=left_s)
+    probes = ProbeRequests(
+        ask, settings, model, key=has_key(headers), tries_types=tries_types, timeout_s=left_s
+    )
     try:
         why = probes.find_form()
     except FetchFailed as error:
@@ -256,7 +259,8 @@ def _survey(
         context=None if context is None else context.tokens,
     )  # fmt: skip
     if settings.probe:
-        probes = ProbeRequests(ask, settings, model, key=key)
+        tries_types = answers_itself(server, gateway)
+        probes = ProbeRequests(ask, settings, model, key=key, tries_types=tries_types)
         if settings.generates:
             discovery = _find_form(probes, discovery)
             discovery = _find_longest(probes, discovery)

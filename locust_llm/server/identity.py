@@ -32,6 +32,15 @@ HOSTED_PROXIES: Final = ("cloudflare", "cloudfront", "awselb", "akamaighost", "g
 UNNAMED: Final = ("", "uvicorn", "hypercorn", "gunicorn", "granian", *PROXIES)
 """Server headers of frameworks and proxies: the server itself gave no name."""
 LITELLM: Final = "LiteLLM"
+TRANSFORMERS: Final = "transformers serve"
+DYNAMO: Final = "Dynamo"
+"""It is a router in front of other engines."""
+INFERENCE_SERVERS: Final = (
+    *(name for name in ENGINES.values() if name != DYNAMO),
+    TRANSFORMERS,
+    SIMULATOR,
+)
+"""The names of servers that compute the answers."""
 MAX_FLAGS: Final = 24
 _CACHE_CONFIG: Final = re.compile(r"^vllm:cache_config_info\{([^}\n]{1,8000})\}", re.MULTILINE)
 _LABEL: Final = re.compile(r'([a-z_]{1,60})="([^"\\]{0,200})"')
@@ -109,6 +118,12 @@ def name_gateway(header: str, via: str, server: str) -> str:
     if passed:
         return passed
     return server if server.startswith(LITELLM) else ""
+
+
+def answers_itself(server: str, gateway: str) -> bool:
+    """Whether a known inference server answers, with no known gateway in front of it. Gateways take a
+    model out of use for all of their users when a server refuses a request."""
+    return not gateway and server.startswith(INFERENCE_SERVERS)
 
 
 def _list_owners(models: bytes) -> set[str]:
@@ -216,9 +231,7 @@ def _by_openapi(get: Get) -> ServerIdentity | None:
     if isinstance(info, dict) and str(info.get("title")).startswith(LITELLM):
         return ServerIdentity(_join_name_and_version(LITELLM, info.get("version")))
     return (
-        ServerIdentity("transformers serve")
-        if isinstance(paths, dict) and "/load_model" in paths
-        else None
+        ServerIdentity(TRANSFORMERS) if isinstance(paths, dict) and "/load_model" in paths else None
     )
 
 

@@ -40,7 +40,8 @@ Ask = Callable[..., FetchedResponse]
 
 
 class ProbeRequests:
-    """Probe requests to one server. ``ask``: see Ask of the discovery. ``key``: one is sent."""
+    """Probe requests to one server. ``ask``: see Ask of the discovery. ``key``: one is sent.
+    ``tries_types``: other endpoint types may be tried, see answers_itself."""
 
     def __init__(
         self,
@@ -49,9 +50,11 @@ class ProbeRequests:
         model: str | None,
         *,
         key: bool,
+        tries_types: bool = False,
         timeout_s: float | None = None,
     ) -> None:
         self._timeout_s = timeout_s
+        self._tries_types = tries_types
         self.ask, self.settings, self.model = ask, settings, model
         self.form = RequestForm()
         self.notes: list[str] = []
@@ -220,13 +223,13 @@ class ProbeRequests:
             return ""
         others = (
             find_answered_protocols(self.ask, self.settings, self.model)
-            if answer.status in (404, 405)
+            if self._tries_types and answer.status in (404, 405)
             else []
         )
         why = explain_refused_request(
             answer.status, message[:MESSAGE_CHARS], self.settings, key=self._key
         )
-        return why + (f" It accepts --endpoint-type {', '.join(others)}" if others else "")
+        return why + (f". It accepts --endpoint-type {', '.join(others)}" if others else "")
 
     def unanswered(self, error: FetchFailed) -> str:
         """Why a request was not answered."""

@@ -55,6 +55,20 @@ DRAWS: Final = 1_000
 WHOLE_PERCENT: Final = 0.01
 """A smaller share is written with a decimal."""
 BUSY: Final = (429, 503)
+BUSY_CAUSES: Final[Mapping[str, str]] = {
+    r"cool-?down|no deployments available": (
+        "the gateway sends this model no requests for a while, as its server failed or refused "
+        "some before (cooldown); the server need not be busy"
+    ),
+    r"no healthy|no available (worker|server|backend)|upstream connect error": (
+        "the gateway has no working server for this model"
+    ),
+    r"loading model|model is loading": "the server is still loading its model",
+    r"quota|billing|credit": "the account may send no more requests (quota)",
+    r"rate.?limit": "the rate limit of this API key or account is reached",
+}
+"""What a message of BUSY names as its cause, by the words in it. Other messages name none."""
+TRY_AGAIN_IN: Final = re.compile(r"(?:again|retry) (?:in|after) (\d+(?:\.\d+)?) ?s", re.IGNORECASE)
 PAGE_CHARS: Final = 80
 """The characters of a web page in a line."""
 LOGIN: Final = "if each user logs in, use --no-model-check --no-probe"
@@ -118,13 +132,23 @@ def advise_on_error(status: int | None, message: str, settings: Settings, *, key
             )
         return f"the server has no {settings.endpoint}: check --endpoint and --endpoint-type"
     if status in BUSY:
-        return "the server is busy: try again later"
+        return _advise_on_busy(message)
     if status == 500 and not key and message in ("", "Internal Server Error"):
         return (
             "no API key was given, and LiteLLM, for example, then answers like this: set "
             "OPENAI_API_KEY or use --api-key-file"
         )
     return ""
+
+
+def _advise_on_busy(message: str) -> str:
+    """The cause that the message names, and how long to wait."""
+    cause = next(
+        (text for words, text in BUSY_CAUSES.items() if re.search(words, message, re.I)), ""
+    )
+    again = TRY_AGAIN_IN.search(message)
+    wait = "try again later" if again is None else f"wait {again[1]} s, then try again"
+    return f"{cause or 'the server is busy'}: {wait}"
 
 
 def _extras(settings: Settings) -> list[str]:

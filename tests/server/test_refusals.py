@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.tiny_server import tiny_server
+from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.protocols.error_message import status_message
 from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_server
@@ -24,6 +24,8 @@ from locust_llm.settings.run_options import Settings
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 KEY = {"Authorization": "Bearer sk-0123456789"}
+NAMED_SERVER = {"models": (200, {"data": [{"id": "tiny", "owned_by": "vllm"}]})}
+"""A server that names itself: what its gateways would suffer from is asked of no other."""
 NOT_FOUND = "the server has no /v1/chat/completions: check --endpoint and --endpoint-type"
 REFUSED = "the server refused the API key: "
 WANTED = "the server requires an API key: "
@@ -106,17 +108,23 @@ def failed(
     with tiny_server() as made:
         for name, value in {"tokenize": lambda text: len(text.split()), **(server or {})}.items():
             setattr(made, name, value)
-        with pytest.raises(DiscoveryFailed) as failure:
-            discover_server(Settings(host=made.url + path, **settings), headers or {})
-        return str(failure.value).replace(made.url, "HOST")
+        return failed_at(made, headers, path=path, **settings)
+
+
+def failed_at(
+    made: TinyServer, headers: dict[str, str] | None = None, *, path: str = "", **settings: Any
+) -> str:
+    with pytest.raises(DiscoveryFailed) as failure:
+        discover_server(Settings(host=made.url + path, **settings), headers or {})
+    return str(failure.value).replace(made.url, "HOST")
 
 
 def test_a_path_is_tried_where_lengths_are_counted_without_it() -> None:
     """vLLM has /tokenize, so that nothing else would ask for a completion."""
-    assert failed(endpoint="/v1/chat/completionz") == (
+    assert failed(endpoint="/v1/chat/completionz", server=NAMED_SERVER) == (
         "the first request to /v1/chat/completionz failed: HTTP 404, no route "
         "/v1/chat/completionz; the server has no /v1/chat/completionz: check --endpoint and "
-        "--endpoint-type It accepts --endpoint-type chat"
+        "--endpoint-type. It accepts --endpoint-type chat"
     )
     line = failed(path="/v1/chat/completions")
     assert (
@@ -125,8 +133,54 @@ def test_a_path_is_tried_where_lengths_are_counted_without_it() -> None:
     )
     line = failed(endpoint="/nope", extra_inputs="ignore_eos:true")
     assert "the server has no /nope" in line
-    line = failed(endpoint_type="messages", endpoint="/v1/messages")
-    assert line.endswith("check --endpoint and --endpoint-type It accepts --endpoint-type chat")
+    line = failed(endpoint_type="messages", endpoint="/v1/messages", server=NAMED_SERVER)
+    assert line.endswith("check --endpoint and --endpoint-type. It accepts --endpoint-type chat")
+
+
+@pytest.mark.parametrize("version", [{"litellm_version": "1.106.2"}, {}])
+def test_no_other_endpoint_type_is_tried_behind_a_gateway(version: dict[str, str]) -> None:
+    """LiteLLM puts a model into cooldown for all users when its server answers with 404. A server
+    that does not tell what it is may be such a gateway."""
+    with tiny_server() as made:
+        made.name = "uvicorn"
+        made.pages["/health/readiness"] = (200, version)
+        line = failed_at(made, endpoint="/v1/chat/completionz")
+        posted = {asked.path for asked in made.asked if asked.body}
+    assert line.endswith("check --endpoint and --endpoint-type")
+    assert posted == {"/v1/chat/completionz"}
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "advice"),
+    [
+        (
+            429,
+            "No deployments available for selected model, Try again in 5 seconds. All deployments "
+            "for selected model are in cooldown.",
+            "the gateway sends this model no requests for a while, as its server failed or refused "
+            "some before (cooldown); the server need not be busy: wait 5 s, then try again",
+        ),
+        (503, "Loading model", "the server is still loading its model: try again later"),
+        (
+            503,
+            "no healthy upstream",
+            "the gateway has no working server for this model: try again later",
+        ),
+        (
+            429,
+            "Rate limit reached for requests. Please try again in 1.5s.",
+            "the rate limit of this API key or account is reached: wait 1.5 s, then try again",
+        ),
+        (
+            429,
+            "You exceeded your current quota, please check your plan and billing details.",
+            "the account may send no more requests (quota): try again later",
+        ),
+        (429, "Too Many Requests", "the server is busy: try again later"),
+    ],
+)
+def test_a_cause_that_the_message_names_is_told(status: int, message: str, advice: str) -> None:
+    assert advise_on_error(status, message, Settings(), key=True) == advice
 
 
 def test_a_key_is_wanted_or_refused() -> None:
