@@ -136,14 +136,14 @@ class WaitingRows:
 
     def columns(self) -> Iterator[ParquetColumn]:
         """Raises ValueError or OverflowError for values that no column holds."""
-        for place, column in enumerate(_SCALARS):
-            yield _make_scalar_column(column, [row[place] for row in self._rows])
+        for column, values in zip(_SCALARS, zip(*self._rows, strict=True), strict=True):
+            yield _make_scalar_column(column, values)
         for column in _LISTS:
             name = column.name
             yield ParquetColumn(name, "list", self._deltas[name], None, self._lengths[name])
 
 
-def _make_scalar_column(column: FieldColumn, values: list[Any]) -> ParquetColumn:
+def _make_scalar_column(column: FieldColumn, values: Sequence[Any]) -> ParquetColumn:
     if column.decode is not None:
         default = column.default
         encode = msgspec.json.encode
@@ -156,8 +156,8 @@ def _make_scalar_column(column: FieldColumn, values: list[Any]) -> ParquetColumn
             present = bytes([value is not None for value in values])
         values = list(compress(values, present))
     if column.kind == "text":
-        codes: dict[str, int] = {}
-        packed = array("i", [codes.setdefault(value, len(codes)) for value in values])
+        codes = {value: code for code, value in enumerate(dict.fromkeys(values))}
+        packed = array("i", list(map(codes.__getitem__, values)))
         return ParquetColumn(column.name, "text", packed, present, (), list(codes))
     if column.kind == "flag":
         return ParquetColumn(column.name, "flag", bytes(map(bool, values)), present)
