@@ -231,7 +231,9 @@ class RunStore:
             self.answer_tally.add(record)
         if all_failed := self._first.add(record):
             self.add_note(f"WARNING: {self._why(all_failed)}")
-        silence = self._silence.setdefault(record.arm, SilenceDetector(record.arm))
+        silence = self._silence.get(record.arm)
+        if silence is None:
+            silence = self._silence[record.arm] = SilenceDetector(record.arm)
         if news := silence.add(record, self.started_at):
             log_note(news)
         if record.failed and not self._out_of_memory and advise_on_memory(record.error, None):
