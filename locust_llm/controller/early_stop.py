@@ -9,8 +9,10 @@ show it. Below MIN_EFFECTIVE_SIZE nothing is concluded. An average has a bound o
 kind. A queue that fills is another matter: its values rise steadily, no correlation explains that,
 and it will not get better; so there the requests count in full. So do failures where nearly all
 requests fail, and where nothing has answered for DEAD_S and for longer than all the time before: a
-dead server is no burst of failures that ends. A single value beyond the limit decides a maximum or a minimum. In a closed loop the
-first request of each user, as they find the server idle, is left out.
+dead server is no burst of failures that ends. Where nothing has answered for DEAD_S, a rule is broken
+as well once the rest of the run could not bring it within its limit any more. A single value beyond
+the limit decides a maximum or a minimum. In a closed loop the first request of each user, as they
+find the server idle, is left out.
 
 Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but
 for those that have been under way for longer than the limit of a latency is. So the evidence is at
@@ -50,6 +52,11 @@ MIN_COUNTED: Final = 10
 """Fewer requests make no share."""
 DEAD_S: Final = 10.0
 """A server that answers nothing for less than this may be back soon."""
+CERTAIN: Final = 1.5
+"""A rule can no longer pass where so many times as many requests are over its limit as may be at
+the end of the run."""
+FASTER: Final = 3.0
+"""The rest of a run has at most so many times the highest rate so far."""
 OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
 """The latencies that a request under way for long has passed; the last one only if it has no chunk
 yet."""
@@ -134,6 +141,22 @@ class RuleProgress(NamedTuple):
     """The first requests of so many users are left out."""
 
 
+class LoadLeft(NamedTuple):
+    """What is left of the profiling phase: its time, or its number of requests. None: not known."""
+
+    seconds: float | None = None
+    requests: int | None = None
+
+
+UNKNOWN_LEFT: Final = LoadLeft()
+
+
+def is_over_at_the_end(over: float, allowed: float, at_the_end: float) -> bool:
+    """Whether more of ``at_the_end`` requests are certainly over the limit than may be, if all that
+    are still to come stay within it."""
+    return over > CERTAIN * allowed * at_the_end
+
+
 class ShareMonitor:
     """Watches a share of requests beyond a limit. A share of them may be."""
 
@@ -166,14 +189,24 @@ class ShareMonitor:
             running=self._open, running_over=self._open_beyond,
         )  # fmt: skip
 
-    def broken(self, open_: int = 0, beyond: int = 0, *, dead: bool = False) -> bool:
+    def broken(
+        self,
+        open_: int = 0,
+        beyond: int = 0,
+        *,
+        dead: bool = False,
+        to_come: float | None = None,
+    ) -> bool:
         """Whether the rule is certainly broken. ``open_`` requests are under way, and ``beyond`` of
-        them are beyond the limit already. ``dead``: the server is."""
+        them are beyond the limit already. ``dead``: the server is. ``to_come``: where nothing
+        answers, at most so many requests follow; None: it answers, or the number is not known."""
         self._open, self._open_beyond = open_, beyond
         exceeding = self._beyond + beyond
         total = self.count + open_
         if exceeding <= self._may * total or self.count + beyond < self._at_least:
             return False
+        if to_come is not None and is_over_at_the_end(exceeding, self._may, total + to_come):
+            return True
         all_fail = exceeding >= NEARLY_ALL * total and not self._of_values.count
         if not self._may or all_fail or dead:
             return exceedance_evidence(exceeding, total, self._may) >= math.log(SURE)
@@ -223,7 +256,14 @@ class MeanMonitor:
     def holds(self) -> bool:
         return self._beyond.mean <= 0
 
-    def broken(self, open_: int = 0, beyond: int = 0, *, dead: bool = False) -> bool:
+    def broken(
+        self,
+        open_: int = 0,
+        beyond: int = 0,
+        *,
+        dead: bool = False,
+        to_come: float | None = None,
+    ) -> bool:
         """Whether the rule is certainly broken. Requests under way and failures are in no
         average."""
         if self.count < MIN_SEEN or self.holds:
@@ -254,6 +294,7 @@ class AnswerWatch:
         self._first_sent_at = math.inf
         self._answered_at = -math.inf
         self._failed_at = -math.inf
+        self._answers = 0
 
     def add(self, record: Record) -> None:
         ended_at = record.clock_offset_s + record.closed_at
@@ -262,12 +303,30 @@ class AnswerWatch:
             self._failed_at = max(self._failed_at, ended_at)
         else:
             self._answered_at = max(self._answered_at, ended_at)
+            self._answers += 1
+
+    @property
+    def silent_s(self) -> float:
+        """The time from the last answer to the last failure."""
+        return max(0.0, self._failed_at - self._answered_at)
+
+    @property
+    def _before_s(self) -> float:
+        """The time from the first send to the last answer."""
+        return self._answered_at - self._first_sent_at
 
     @property
     def dead(self) -> bool:
         """Nothing has answered for DEAD_S, and for longer than all the time before."""
-        before_s = self._answered_at - self._first_sent_at
-        return self._failed_at - self._answered_at >= max(before_s, DEAD_S)
+        return self.silent_s >= max(self._before_s, DEAD_S)
+
+    def count_to_come(self, left: LoadLeft) -> float | None:
+        """How many requests may follow at most, if it answers again as it did. None: not known."""
+        if left.requests is not None:
+            return left.requests
+        if left.seconds is None or not self._before_s > 0:
+            return None
+        return FASTER * self._answers / self._before_s * left.seconds
 
 
 class RuleMonitor:
@@ -329,11 +388,28 @@ class RuleMonitor:
         """Whether its value so far meets the limit. None: there is no value."""
         return self.tally.holds if self.tally.count and self._complete else None
 
-    def broken(self, sends: RequestsInFlight, first_wave: int) -> bool:
+    def broken(
+        self,
+        sends: RequestsInFlight,
+        first_wave: int,
+        left: LoadLeft = UNKNOWN_LEFT,
+        silent_s: float = 0.0,
+    ) -> bool:
         """Whether it is certainly broken. ``sends``: requests under way. ``first_wave``: how many
-        of them are left out."""
+        of them are left out. ``left``: of the run. ``silent_s``: nothing has answered the run for so
+        long."""
         overdue = max(0, self._overdue(sends) - first_wave)
-        return self._complete and self.tally.broken(sends.open, overdue, dead=self._answers.dead)
+        to_come = None
+        if max(silent_s, self._answers.silent_s) >= DEAD_S:
+            to_come = self._answers.count_to_come(left)
+        return self._complete and self.tally.broken(
+            sends.open, overdue, dead=self._answers.dead, to_come=to_come
+        )
+
+    @property
+    def silent_s(self) -> float:
+        """For how long its requests have had no answer but failures."""
+        return self._answers.silent_s
 
     def _overdue(self, sends: RequestsInFlight) -> int:
         """How many requests under way are at least beyond the limit already."""
@@ -416,16 +492,20 @@ class EarlyStop:
         sends: RequestsInFlight | None = None,
         *,
         overdue: bool = True,
+        find_left: Callable[[], LoadLeft] = LoadLeft,
+        find_silent_s: Callable[[], float] = float,
     ) -> None:
         """``first_wave``: the first request of so many users is left out. ``sends``: requests under
-        way, beside the added records. ``overdue``: count requests that are beyond a limit
-        already."""
+        way, beside the added records. ``overdue``: count requests that are beyond a limit already.
+        ``find_left``: what is left of the run now. ``find_silent_s``: for how long nothing has
+        answered."""
         rules = tuple(rules)
         self._deciding = sum(rule.decides for rule in rules)
         self._watched = [RuleMonitor(rule) for rule in rules if rule.early]
         self._first_wave = first_wave
         self._sends = sends or RequestsInFlight()
         self._overdue = overdue
+        self._find_left, self._find_silent_s = find_left, find_silent_s
         self._users: set[tuple[str, int]] = set()
         """The users whose first request is over."""
 
@@ -444,12 +524,16 @@ class EarlyStop:
         """Why the run must end. None: it need not."""
         for watched in self._watched:
             if watched.rule.kind == ABORT and self._is_broken(watched):
-                return BrokenRule(rule=str(watched.rule), why=str(watched.tally))
+                silent_s = max(self._find_silent_s(), watched.silent_s)
+                silent = f"; nothing answered for {silent_s:.0f} s" * (
+                    DEAD_S <= silent_s < math.inf
+                )
+                return BrokenRule(rule=str(watched.rule), why=f"{watched.tally}{silent}")
         return None
 
     def _is_broken(self, watched: RuleMonitor) -> bool:
         left_out = self._first_wave - len(self._users) if self._overdue else self._sends.open
-        return watched.broken(self._sends, left_out)
+        return watched.broken(self._sends, left_out, self._find_left(), self._find_silent_s())
 
     def standing(self) -> tuple[int, int, int]:
         """(rules that their value so far breaks, rules with a value, all), of the rules that

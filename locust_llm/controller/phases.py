@@ -47,7 +47,7 @@ from locust_llm.workload.arrivals import draw_arrivals
 
 from .arrival_dispatcher import AHEAD_S
 from .block_runner import BlockRunner
-from .early_stop import EarlyStop
+from .early_stop import UNKNOWN_LEFT, EarlyStop, LoadLeft
 from .gate_limit import GateLimit
 from .prefill_limit_sweep import make_limit_sweep
 from .requests_in_flight import RequestsInFlight
@@ -86,7 +86,10 @@ class PhaseRunner:
         self.sends = RequestsInFlight()
         starts_anew = not (settings.open_loop or stages or settings.warmup_goes_on)
         first_wave = (settings.users or 0) if starts_anew else 0
-        self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
+        self.abort = EarlyStop(
+            self.rules(), first_wave, self.sends, overdue=stages is None,
+            find_left=self.find_left, find_silent_s=context.store.run_progress.silent_s,
+        )  # fmt: skip
         """The rules of the run. In a sweep they are the stage's, and only its measured part
         counts."""
         kind = BlockRunner if settings.compares else StageRunner
@@ -548,6 +551,23 @@ class PhaseRunner:
         )
 
     # -- rules -------------------------------------------------------------------------------------
+
+    def find_left(self) -> LoadLeft:
+        """What is left of the profiling phase. It is not known of a stage, nor where rules are about
+        one of several prefill limits."""
+        settings = self._settings
+        if self.limit_block is not None:
+            return UNKNOWN_LEFT
+        if self._store.draining:
+            return LoadLeft(requests=0)
+        if self.stages is not None or self.plan.phase != PROFILING:
+            return UNKNOWN_LEFT
+        if settings.request_count:
+            done = self._store.run_progress.profiled.total()
+            return LoadLeft(requests=max(0, settings.request_count - done))
+        if settings.longest_s is None:
+            return UNKNOWN_LEFT
+        return LoadLeft(max(0.0, settings.longest_s - self.phase_s))
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the run, with the rules of its stages."""

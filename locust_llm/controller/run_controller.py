@@ -49,7 +49,7 @@ from locust_llm.wire.worker_messages import (
 
 from .changes_by_hand import ChangesByHand
 from .disruption_runner import DisruptionRunner
-from .early_stop import EarlyStop
+from .early_stop import EarlyStop, LoadLeft
 from .phases import PhaseRunner
 from .records_from_workers import RecordsFromWorkers
 from .reference_requests import ReferenceRequests
@@ -212,6 +212,10 @@ class Controller:
     def abort(self) -> EarlyStop:
         """The watched rules of the run, or of the stage of a sweep."""
         return self.phases.abort
+
+    def find_left(self) -> LoadLeft:
+        """What is left of the profiling phase."""
+        return self.phases.find_left()
 
     @property
     def limit(self) -> int | None:

@@ -314,8 +314,7 @@ class RunView:
             live.mark_at(card.since or now, f"{card.name}: beyond the limit", "trouble")
 
     def _look_at_rules(self, control: Controller, now: float) -> None:
-        left_s, left = _left_of_run(control)
-        self._board.look(now, control.abort.progress(), left_s=left_s, left=left)
+        self._board.look(now, control.abort.progress(), control.find_left())
 
     def _watch_client(self, live: LivePageTallies, now: float) -> None:
         verdict = live.stats.client()
@@ -575,23 +574,6 @@ def _list_parts(
         (name, names.get(name) or name_latency_part(name, known), round(s * 1e3, 2))
         for name, s in shown.items()
     ]
-
-
-def _left_of_run(control: Controller) -> tuple[float | None, int | None]:
-    """(seconds, requests) that are left of the profiling phase; None: not known, or of a stage, or
-    the rules are about one of several prefill limits."""
-    settings = control.settings
-    if control.limit_block is not None:
-        return None, None
-    if control.draining:
-        return None, 0
-    if control.stages is not None or control.plan.phase != PROFILING:
-        return None, None
-    if settings.request_count:
-        return None, max(0, settings.request_count - control.run_progress.profiled.total())
-    if settings.longest_s is None:
-        return None, None
-    return max(0.0, settings.longest_s - control.phase_s), None
 
 
 def _present_rules(control: Controller) -> Iterator[Rule]:

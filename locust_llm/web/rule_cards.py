@@ -12,10 +12,14 @@ import msgspec
 from locust_llm.controller.early_stop import (
     AT_RISK,
     BROKEN_SO_FAR,
+    FASTER,
     NO_VALUE,
     OK_SO_FAR,
+    UNKNOWN_LEFT,
     ExceedanceCounts,
+    LoadLeft,
     RuleProgress,
+    is_over_at_the_end,
     read_selected_value,
 )
 from locust_llm.controller.run_progress import WINDOW_S, RunProgress
@@ -56,12 +60,7 @@ PASSED: Final = "passed"
 FAILED: Final = "failed"
 TOO_MANY_FAILED: Final = "no value"
 """The value of a percentile that lies on a failure."""
-CERTAIN: Final = 1.5
-"""A rule can no longer pass where so many times as many requests are over its limit as may be at
-the end of the run."""
 UNIT: Final = re.compile(r"(\d)(ms|s|us)\b")
-FASTER: Final = 3.0
-"""The rest of a run has at most so many times the highest rate so far."""
 RATE_WINDOW_S: Final = 10.0
 """The seconds behind the highest rate so far, which bounds what may still come."""
 FAILURE: Final = 10**15
@@ -249,16 +248,14 @@ class RuleBoard:
         self,
         now: float,
         progress: Mapping[str, RuleProgress],
-        *,
-        left_s: float | None = None,
-        left: int | None = None,
+        left: LoadLeft = UNKNOWN_LEFT,
     ) -> None:
-        """Make the cards. ``now``: seconds since the start. ``progress``: see EarlyStop. ``left_s``
-        and ``left``: how long the run goes on, and with how many requests; None: not known."""
+        """Make the cards. ``now``: seconds since the start. ``progress``: see EarlyStop."""
         self._note_rate(now)
-        if left is None and left_s is not None and self._most_per_s is not None:
-            left = math.ceil(FASTER * self._most_per_s * left_s)
-        self._cards = tuple(self._make_card(rule, now, progress, left) for rule in self._rules)
+        count = left.requests
+        if count is None and left.seconds is not None and self._most_per_s is not None:
+            count = math.ceil(FASTER * self._most_per_s * left.seconds)
+        self._cards = tuple(self._make_card(rule, now, progress, count) for rule in self._rules)
 
     def _note_rate(self, now: float) -> None:
         self._counted.append((now, self._done))
@@ -360,7 +357,7 @@ def can_no_longer_pass(
     if left is None:
         return False
     at_the_end = counts.done + counts.running + left + left_out
-    return counts.over > CERTAIN * counts.allowed * at_the_end
+    return is_over_at_the_end(counts.over, counts.allowed, at_the_end)
 
 
 def share_used(counts: ExceedanceCounts | None) -> float | None:

@@ -20,10 +20,12 @@ from locust_llm.controller.early_stop import (
     SURE,
     EarlyStop,
     ExceedanceCounts,
+    LoadLeft,
     ShareMonitor,
     certain_standard_errors,
     exceedance_evidence,
 )
+from locust_llm.controller.requests_in_flight import RequestsInFlight
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import BrokenRule
 from locust_llm.report.load_records import collect_columns
@@ -161,10 +163,19 @@ def died(at_s: float, back_s: float = math.inf) -> Iterator[tuple[float, Record]
             yield sent_at + 1, one
 
 
-def broken_at(rule: str, load: Iterable[tuple[float, Record]]) -> float | None:
-    """The second at which the rule ends the run, looked at each second."""
-    abort = EarlyStop([parse_rule(rule)])
+def broken_at(
+    rule: str, load: Iterable[tuple[float, Record]], lasts_s: float | None = None
+) -> float | None:
+    """The second at which the rule ends a run of this length, looked at each second. None: it is
+    not known when the run ends."""
+    now_s = [0.0]
+
+    def find_left() -> LoadLeft:
+        return LoadLeft(None if lasts_s is None else lasts_s - now_s[0])
+
+    abort = EarlyStop([parse_rule(rule)], find_left=find_left)
     for ended_at, record in load:
+        now_s[0] = ended_at
         abort.add(record)
         if abort.broken():
             return ended_at
@@ -182,6 +193,49 @@ def test_a_server_that_died_breaks_a_rule_when_it_was_silent_for_longer_than_it_
 def test_a_silence_of_less_than_ten_seconds_breaks_nothing() -> None:
     """It answered for 4 s only."""
     assert broken_at("abort: error_rate < 5%", died(4)) == 14
+    assert broken_at("abort: error_rate < 5%", died(30, back_s=39), 60) is None
+
+
+@pytest.mark.parametrize("rule", ["abort: error_rate < 5%", "abort: ttft p95 < 1s"])
+@pytest.mark.parametrize("at_s", [20, 30, 40, 50])
+def test_a_server_that_died_late_breaks_a_rule_that_the_rest_of_the_run_cannot_mend(
+    rule: str, at_s: float
+) -> None:
+    """After 10 s without an answer 30 requests have failed. If it came back, at most 9 a second would
+    follow: of 60 s with 3 a second that died at 20 s, 90 + 270. Half as many again as 5% of these
+    are 27."""
+    assert broken_at(rule, died(at_s), 60) == at_s + 10
+
+
+def test_the_rest_of_a_run_may_mend_a_rule() -> None:
+    """Of an hour 5% may fail: 30 of 120 + 9 x 3560 are few. Of a minute 20% may: 3 x 22 of
+    156 + 9 x 8 are no more than 0.3 times 228, and 3 x 23 of 159 + 9 x 7 are."""
+    assert broken_at("abort: error_rate < 5%", died(30), 3600) == 60  # silent as long as before
+    assert broken_at("abort: error_rate < 20%", died(30), 60) == 53
+    assert broken_at("abort: error_rate < 90%", died(30), 60) is None
+    assert broken_at("abort: itl avg < 2s", died(30), 60) is None
+
+
+def test_a_hanging_server_breaks_a_rule_on_a_latency_by_what_is_under_way() -> None:
+    """100 requests were answered. 16 of the 166 at the end are under way for longer than the limit,
+    and half as many again as 5% are 12.45."""
+    left, silent_s = LoadLeft(requests=50), [9.0]
+    sends = RequestsInFlight()
+    abort = EarlyStop(
+        [parse_rule("abort: ttft p95 < 1s")], sends=sends,
+        find_left=lambda: left, find_silent_s=lambda: silent_s[0],
+    )  # fmt: skip
+    for record in some(50, 100):
+        abort.add(record)
+    sends.report("local", 0.0, admitted=0, over=0)
+    sends.report("local", 1.0, admitted=16, over=0)
+    sends.report("local", 20.0, admitted=16, over=0)
+    assert abort.broken() is None
+    silent_s[0] = 10.0
+    assert str(abort.broken()).endswith(
+        " is broken: 0 of 100 beyond the limit; 5% allowed; 16 in flight, 16 of them beyond the limit already; "
+        "nothing answered for 10 s"
+    )
 
 
 def test_a_burst_of_failures_that_ends_breaks_nothing() -> None:

@@ -20,7 +20,7 @@ from support.web_pages import Page
 from support.years import START, run_folder
 
 import locust_llm
-from locust_llm.controller.early_stop import EarlyStop
+from locust_llm.controller.early_stop import EarlyStop, LoadLeft
 from locust_llm.controller.run_progress import LostWorker, ProcessState, RunProgress
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
@@ -80,6 +80,9 @@ class Run:
     @property
     def load_goes_on(self) -> bool:
         return not self.draining or self.run_progress.inside > 0
+
+    def find_left(self) -> LoadLeft:
+        return LoadLeft(requests=0) if self.draining else LoadLeft()
 
     def processes(self) -> list[ProcessState]:
         return self.states

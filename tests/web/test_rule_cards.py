@@ -10,6 +10,7 @@ from locust_llm.controller.early_stop import (
     OK_SO_FAR,
     EarlyStop,
     ExceedanceCounts,
+    LoadLeft,
     RuleProgress,
 )
 from locust_llm.controller.run_progress import RunProgress
@@ -181,7 +182,7 @@ def test_the_highest_rate_so_far_bounds_what_may_still_come() -> None:
 
     def look(second: int, over: int) -> str:
         counts = ExceedanceCounts(over, 2 * second, 0.01, "failed")
-        board.look(second, {text: RuleProgress(AT_RISK, counts)}, left_s=20)
+        board.look(second, {text: RuleProgress(AT_RISK, counts)}, LoadLeft(20))
         return board.cards()[0].state
 
     for second in range(1, 11):
