@@ -157,6 +157,18 @@ def is_over_at_the_end(over: float, allowed: float, at_the_end: float) -> bool:
     return over > CERTAIN * allowed * at_the_end
 
 
+class RuleStanding(NamedTuple):
+    """How many of the rules that decide are in which state."""
+
+    broken: int
+    """Their value so far breaks them."""
+    known: int
+    """They have a value so far."""
+    later: int
+    """They have none before the end, as rates."""
+    all: int
+
+
 class ShareMonitor:
     """Watches a share of requests beyond a limit. A share of them may be."""
 
@@ -535,15 +547,11 @@ class EarlyStop:
         left_out = self._first_wave - len(self._users) if self._overdue else self._sends.open
         return watched.broken(self._sends, left_out, self._find_left(), self._find_silent_s())
 
-    def standing(self) -> tuple[int, int, int]:
-        """(rules that their value so far breaks, rules with a value, all), of the rules that
-        decide."""
-        known = [
-            watched.holds
-            for watched in self._watched
-            if watched.rule.decides and watched.holds is not None
-        ]
-        return known.count(False), len(known), self._deciding
+    def standing(self) -> RuleStanding:
+        deciding = [watched.holds for watched in self._watched if watched.rule.decides]
+        known = len(deciding) - deciding.count(None)
+        later = self._deciding - len(deciding)
+        return RuleStanding(deciding.count(False), known, later, self._deciding)
 
     def progress(self) -> dict[str, RuleProgress]:
         """The progress of each rule, by its text."""

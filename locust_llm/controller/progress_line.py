@@ -16,6 +16,7 @@ from locust_llm.slo.best_prefill_limit import format_limit
 from locust_llm.slo.load_generator_health import LEVELS, OK, ClientVerdict
 from locust_llm.text.format import format_count, format_duration
 
+from .early_stop import RuleStanding
 from .run_controller import Controller
 from .run_progress import RATE_S, WINDOW_S, RequestCounts
 
@@ -96,17 +97,23 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         parts.append(ProgressPart(6, f"{rate}{unit}", f"{rate}{unit.partition(',')[0]}"))
     if streams:
         parts.append(ProgressPart(7, f"{stats.decoding:>3} decoding"))
-    broken, known, all_rules = control.abort.standing()
-    if known:
-        # of what was counted until now, without an interval: the end may decide otherwise
-        met = "not met" if broken else "met"
-        standing = f"{broken or known} of {format_count(all_rules, 'rule')} {met} so far"
-        # rates and other values of the whole run are known at its end
-        if unknown := all_rules - known:
-            standing = f"{standing}, {unknown} unknown"
-        parts.append(ProgressPart(2 if broken else 8, standing))
+    rules = control.abort.standing()
+    if rules.known:
+        parts.append(ProgressPart(2 if rules.broken else 8, format_rule_standing(rules)))
     parts += _describe_client(control, client)
     return parts
+
+
+def format_rule_standing(rules: RuleStanding) -> str:
+    """``1 of 4 rules not met so far, 1 without a value, 1 judged at the end``. It is of what was
+    counted until now, without an interval: the end may decide otherwise."""
+    met = "not met" if rules.broken else "met"
+    parts = [f"{rules.broken or rules.known} of {format_count(rules.all, 'rule')} {met} so far"]
+    if without := rules.all - rules.known - rules.later:
+        parts.append(f"{without} without a value")
+    if rules.later:
+        parts.append(f"{rules.later} judged at the end")
+    return ", ".join(parts)
 
 
 def _describe_client(control: Controller, client: ClientVerdict | None) -> Iterator[ProgressPart]:

@@ -21,6 +21,7 @@ from locust_llm.controller.early_stop import (
     EarlyStop,
     ExceedanceCounts,
     LoadLeft,
+    RuleStanding,
     ShareMonitor,
     certain_standard_errors,
     exceedance_evidence,
@@ -399,8 +400,8 @@ def test_only_rules_that_say_abort_end_a_run_and_all_that_decide_are_told() -> N
     ]
     abort = fed(rules, some(200, 40))
     assert abort.broken() is None
-    assert abort.standing() == (1, 3, 4)  # the throughput is judged at the end
-    assert fed(rules, []).standing() == (0, 0, 4)
+    assert abort.standing() == RuleStanding(broken=1, known=3, later=1, all=4)
+    assert fed(rules, []).standing() == RuleStanding(broken=0, known=0, later=1, all=4)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.records import UNIX, answered
+from support.records import UNIX, answered, failed
 
 from locust_llm.controller import progress_line as module
 from locust_llm.controller.answer_tally import AnswerTally
+from locust_llm.controller.early_stop import EarlyStop, RuleStanding
 from locust_llm.controller.progress_line import (
     CLEAR,
     ProgressPart,
@@ -31,6 +32,7 @@ from locust_llm.records.answer_checks import AnswerChecks
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.load_generator_health import DEGRADED, INVALID, ClientVerdict
+from locust_llm.slo.rules import parse_rule
 
 
 class Step:
@@ -51,7 +53,7 @@ class Step:
 def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
     fields: dict[str, Any] = {
         "run_progress": RunProgress(lambda: 100.0),
-        "abort": SimpleNamespace(standing=lambda: (0, 0, 0)),
+        "abort": SimpleNamespace(standing=lambda: RuleStanding(0, 0, 0, 0)),
         "settings": Settings(),
         "plan": SimpleNamespace(phase=PROFILING),
         "stages": None,
@@ -88,7 +90,7 @@ def test_a_sentence_with_everything() -> None:
         {"ok": 40, "reset": 2, "cut": 5, "cancelled": 1},
         settings=Settings(request_count=100, warmup_request_count=10, run_time_s=45.0),
         limit=3,
-        abort=SimpleNamespace(standing=lambda: (1, 3, 3)),
+        abort=SimpleNamespace(standing=lambda: RuleStanding(1, 3, 0, 3)),
     )
     gated.run_progress.recent_due.add((3.0, 5.0))
     gated.run_progress.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
@@ -110,7 +112,7 @@ def test_a_sentence_with_everything() -> None:
         "rules not met so far"
         " | client DEGRADED"
     )
-    gated.abort = SimpleNamespace(standing=lambda: (0, 3, 3))
+    gated.abort = SimpleNamespace(standing=lambda: RuleStanding(0, 3, 0, 3))
     assert fit_progress_line(build_progress_parts(gated, ClientVerdict("OK")), 85) == (
         "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s"
     )
@@ -277,30 +279,39 @@ def test_where_a_run_is(known: dict[str, Any], where: str) -> None:
 
 
 def test_rules_that_hold() -> None:
-    assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2, 2)))).endswith(
+    assert said(control(abort=SimpleNamespace(standing=lambda: RuleStanding(0, 2, 0, 2)))).endswith(
         "| 2 of 2 rules met so far"
     )
 
 
 def test_one_rule_is_singular() -> None:
-    assert said(control(abort=SimpleNamespace(standing=lambda: (1, 1, 1)))).endswith(
+    assert said(control(abort=SimpleNamespace(standing=lambda: RuleStanding(1, 1, 0, 1)))).endswith(
         "| 1 of 1 rule not met so far"
     )
 
 
 @pytest.mark.parametrize(
-    ("broken", "known", "words"),
+    ("rules", "words"),
     [
-        (2, 2, "2 of 4 rules not met so far, 2 unknown"),
-        (1, 3, "1 of 4 rules not met so far, 1 unknown"),
-        (0, 3, "3 of 4 rules met so far, 1 unknown"),
-        (1, 4, "1 of 4 rules not met so far"),
+        (RuleStanding(2, 2, 2, 4), "2 of 4 rules not met so far, 2 judged at the end"),
+        (RuleStanding(1, 3, 0, 4), "1 of 4 rules not met so far, 1 without a value"),
+        (
+            RuleStanding(0, 2, 1, 4),
+            "2 of 4 rules met so far, 1 without a value, 1 judged at the end",
+        ),
+        (RuleStanding(1, 4, 0, 4), "1 of 4 rules not met so far"),
     ],
 )
-def test_rules_without_a_value_so_far_are_unknown(broken: int, known: int, words: str) -> None:
-    """A rate may break its rule and has no value until the end."""
-    abort = SimpleNamespace(standing=lambda: (broken, known, 4))
-    assert said(control(abort=abort)).endswith(f"| {words}")
+def test_why_a_rule_has_no_value_so_far(rules: RuleStanding, words: str) -> None:
+    assert said(control(abort=SimpleNamespace(standing=lambda: rules))).endswith(f"| {words}")
+
+
+def test_rates_are_judged_at_the_end_and_latencies_have_no_value_before_an_answer() -> None:
+    texts = ("ttft p50 < 1s", "error_rate < 5%", "requests_per_s > 1/s", "warn: goodput > 1/s")
+    stop = EarlyStop([parse_rule(text) for text in texts])
+    assert stop.standing() == RuleStanding(broken=0, known=0, later=1, all=3)
+    stop.add(failed())
+    assert stop.standing() == RuleStanding(broken=2, known=2, later=1, all=3)
 
 
 PARTS = st.builds(
