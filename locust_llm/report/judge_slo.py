@@ -32,7 +32,7 @@ from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
 from locust_llm.report.measurement_window import (
     RateWindow,
-    describe_used_up_load,
+    describe_needed_load,
     find_settled_window,
 )
 from locust_llm.report.open_loop_delivery import CLIENT
@@ -679,7 +679,7 @@ def _explain_useless_time(rule: Rule, found: ObservedValue, seen: Evaluation, bu
         return "disruptions further apart may decide it"
     if failures := _describe_failure_burst(rule, found, seen):
         return failures
-    load = describe_used_up_load(seen.run)
+    load = describe_needed_load(seen.run)
     return f"{load} may decide it" if load else ""
 
 

@@ -43,6 +43,7 @@ ANSWERED: Final = 90
 """The percentile of the time for an answer, after which an evenly sent load is answered evenly."""
 TIME_UP_S: Final = 1.0
 """A run that ended so shortly before its time was up may have ended by it."""
+LONGER_SERIES: Final = "a rate series that holds its rates for longer"
 MIN_SETTLED: Final = 0.25
 """The share of the loaded time. If less is left without its start, the start is not left out."""
 
@@ -126,6 +127,12 @@ def describe_used_up_load(run: Run) -> str:
         return "more sessions (--num-sessions)"
     sent_once = settings.input_file and most_s is None
     return "more requests" if sent_once else ""
+
+
+def describe_needed_load(run: Run) -> str:
+    """What a run needs for more requests of the same load, where more time alone does not give them:
+    after its points a rate series goes on with its last rate. Empty: more time gives them."""
+    return LONGER_SERIES if run.settings.request_rate_series else describe_used_up_load(run)
 
 
 def select_ended_in(part: RequestSelection, span: Span) -> RequestSelection:

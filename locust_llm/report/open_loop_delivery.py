@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.run_facts import RateChange, Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.measurement_window import describe_used_up_load
+from locust_llm.report.measurement_window import describe_needed_load, describe_used_up_load
 from locust_llm.report.outages import describe_outages, describe_requests_without_answer
 from locust_llm.report.request_selection import RequestSelection, mean_of_known
 from locust_llm.settings.run_options import Settings
@@ -563,7 +563,7 @@ def _is_named_by_stages(summary: "Summary") -> bool:
     return all(str(outage) in named for outage in summary.outages)
 
 
-def format_overload_line(summary: "Summary") -> str | None:
+def format_overload_line(summary: "Summary", run: Run) -> str | None:
     """What the headline does not mention of an open loop in which the server fell behind. None: any
     other run."""
     if summary.delivery is None or (overload := summary.delivery.overload) is None:
@@ -587,7 +587,10 @@ def format_overload_line(summary: "Summary") -> str | None:
     without = (
         f", and the {conditions.cut:,} that were cut are in none of them" if conditions.cut else ""
     )
-    return f"{grown} Latencies grow with the time that the run takes{without}."
+    grow = "grow with the time that the run takes"
+    if run.settings.request_rate_series:  # what follows may have a lower rate
+        grow = "grew with the time"
+    return f"{grown} Latencies {grow}{without}."
 
 
 def format_backlog_line(summary: "Summary", run: Run) -> str | None:
@@ -600,7 +603,7 @@ def format_backlog_line(summary: "Summary", run: Run) -> str | None:
     broken = [result.rule.split() for result in summary.slos if result.status == FAIL]
     if any("completed" in words for words in broken):
         return f"BACKLOG: {backlog}."  # the broken rule says that it fell behind
-    more = describe_used_up_load(run) or "a longer run (-t)"
+    more = describe_needed_load(run) or "a longer run (-t)"
     return f"BACKLOG: {backlog}. It may fall behind: use {more} to find out."
 
 

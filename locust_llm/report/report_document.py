@@ -164,7 +164,7 @@ def make_opening(summary: Summary, run: Run) -> Iterator[Block]:
         None,
         (
             format_outage_line(summary),
-            format_overload_line(summary),
+            format_overload_line(summary, run),
             format_backlog_line(summary, run),
             format_delivery_line(summary),
         ),

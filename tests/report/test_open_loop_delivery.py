@@ -247,7 +247,7 @@ def test_the_first_line_of_an_overloaded_run() -> None:
         "",
         0.095,
     )
-    line = format_overload_line(summary)
+    line = format_overload_line(summary, open_run(200))
     assert line is not None
     assert "OVERLOADED: 91 requests were in flight at half of the time, 181 at the stop." in line
     assert line.endswith("Latencies grow with the time that the run takes.")
@@ -262,14 +262,17 @@ def test_the_first_line_of_an_overloaded_run() -> None:
         format_ending(summary, open_run(200), "reports/by-hand").split()
     )
     cut = replace(summary, conditions=replace(summary.conditions, cut=1234))
-    assert (format_overload_line(cut) or "").endswith(
+    assert (format_overload_line(cut, open_run(200)) or "").endswith(
         "and the 1,234 that were cut are in none of them."
     )
     assert (
         describe_overload(summary.delivery)
         == "offered 2/s, completed 0.19/s in the 100 s to the stop, and requests piled up until the end"
     )
-    assert format_overload_line(summarise_run(collect_columns([answered(1)]), open_run(1))) is None
+    series = replace(open_run(200), settings=Settings(request_rate_series="spike.json"))
+    assert (format_overload_line(summary, series) or "").endswith("Latencies grew with the time.")
+    one = summarise_run(collect_columns([answered(1)]), open_run(1))
+    assert format_overload_line(one, open_run(1)) is None
 
 
 @pytest.mark.parametrize(
@@ -410,6 +413,10 @@ def test_more_in_flight_than_a_server_that_keeps_up_has(later_s: float, in_fligh
     counted = replace(run, settings=replace(run.settings, request_count=40))
     line = format_backlog_line(summary, counted)
     assert (line or "").endswith(": use more requests (--request-count) to find out.")
+    # and where they would come at another rate
+    series = replace(run.settings, request_rate_series="spike.json", run_time_s=20.0)
+    line = format_backlog_line(summary, replace(run, settings=series))
+    assert (line or "").endswith(": use a rate series that holds its rates for longer to find out.")
 
 
 def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:
@@ -428,7 +435,7 @@ def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:
         "Overloaded: offered 30/s, completed 7.8/s in the 20 s to the stop, and requests "
         "piled up until the end; "
     )
-    line, cause = format_overload_line(summary), format_delivery_line(summary)
+    line, cause = format_overload_line(summary, run), format_delivery_line(summary)
     assert line is not None
     assert "in flight or waited for a free user" in line
     assert cause is not None

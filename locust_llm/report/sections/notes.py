@@ -12,7 +12,7 @@ from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.run_facts import DECIDED, IN_WARMUP, LOST_WORKER, NO_RECORD, Run
 from locust_llm.records.ttft_itl_latency import NOT_STREAMED
 from locust_llm.report.document_blocks import format_interval
-from locust_llm.report.measurement_window import describe_used_up_load
+from locust_llm.report.measurement_window import describe_needed_load
 from locust_llm.report.sections.ab_comparison import DIFFERENT
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.latency_breakdown_display import QUESTION
@@ -608,7 +608,7 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
     # then more load is no help, nor is more time of a server that answers nothing
     overloaded = summary.delivery is not None and summary.delivery.overload is not None
     dead = any(outage.ended_s is None for outage in summary.outages)
-    more = describe_used_up_load(run)
+    more = describe_needed_load(run)
     advice = f" Use {more}." if more else " Run longer (-t), or send more (--request-count)."
     advice = "" if overloaded or dead else advice
     asked = [rule.percentile for rule in run.settings.rules.by_text.values() if rule.percentile]
