@@ -277,7 +277,7 @@ class PhaseRunner:
         told = False
         while True:
             if sweep.warning and not told:
-                logger.warning(sweep.warning)
+                self._store.add_note(f"WARNING: {sweep.warning}")
                 told = True
             if turned == len(sweep.blocks):
                 if sweep.end:

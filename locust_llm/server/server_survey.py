@@ -1,7 +1,6 @@
 """Server survey: the queries to the server before a run, to both servers where there are two
 arms."""
 
-import logging
 from argparse import Namespace
 
 import gevent
@@ -18,8 +17,6 @@ from locust_llm.text.format import format_duration
 from .discovery import Discovery, DiscoveryFailed, discover_server
 from .prepare_run import MAX_COUNT_DIFFERENCE, prepare_run, read_run_headers
 
-logger = logging.getLogger("locust_llm")
-
 
 def survey_servers(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
     """Query the server, or both arms' servers, so that the run may begin. ``here``: its users are
@@ -31,7 +28,7 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
     refuse_short_blocks(settings, "the base", discovery)
     idle = discovery.response_time
     if why := explain_short_limit_sweep(settings, None if idle is None else idle.seconds):
-        logger.warning(why)
+        discovery = msgspec.structs.replace(discovery, notes=(*discovery.notes, f"WARNING: {why}"))
     if not settings.compares or settings.same_server:
         return discovery
     try:

@@ -2,6 +2,8 @@
 how long a comparison of limits must be for the fewest rounds that give a conclusion."""
 
 import math
+import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from locust_llm.text.format import format_duration
@@ -22,6 +24,7 @@ MIN_REQUESTS: Final = 5.0
 SPREAD: Final = 0.5
 """A block's length differs from the mean by at most this share of it."""
 MIN_SETTLE_S: Final = 0.5
+ADVISED: Final = re.compile(r"use at least -t \d+s, or fewer limits$")
 
 
 class BlockLengths(NamedTuple):
@@ -68,6 +71,21 @@ def find_usual_comparison_s(limits: int, lengths: BlockLengths) -> float:
     return LEAST_ROUNDS * limits * (lengths.beside_s + lengths.least_s) / (1 - WARM_SHARE)
 
 
+UNKNOWN_TIME: Final = "use a longer run (-t), or fewer limits"
+
+
+def advise_run_time(needed_s: float, run_time_s: float) -> str:
+    """``use at least -t 55s, or fewer limits``: whole seconds, more than the run had."""
+    at_least_s = max(math.ceil(needed_s), math.floor(run_time_s) + 1)
+    return f"use at least -t {at_least_s}s, or fewer limits"
+
+
+def find_advised_run_time(notes: Iterable[str]) -> str:
+    """The last advice that a run gave itself by ``explain_short_comparison``. Empty: none."""
+    found = [match[0] for note in notes if (match := ADVISED.search(note))]
+    return found[-1] if found else ""
+
+
 def explain_short_comparison(
     limits: int, run_time_s: float, latency_s: float, lengths: BlockLengths
 ) -> str:
@@ -75,9 +93,9 @@ def explain_short_comparison(
     where it is not known."""
     if run_time_s >= find_shortest_comparison_s(limits, lengths):
         return ""
-    needed_s = math.ceil(find_usual_comparison_s(limits, lengths))
+    advice = advise_run_time(find_usual_comparison_s(limits, lengths), run_time_s)
     each = f" with requests of {format_duration(latency_s)}" if latency_s else ""
     return (
         f"-t {run_time_s:g} is too short to name the best of {limits} prefill limits, which takes "
-        f"{LEAST_ROUNDS} rounds{each}: use at least -t {needed_s}s, or fewer limits"
+        f"{LEAST_ROUNDS} rounds{each}: {advice}"
     )

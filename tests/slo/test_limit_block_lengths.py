@@ -6,6 +6,8 @@ from locust_llm.settings.limit_sweep_length import explain_short_limit_sweep
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.slo.limit_block_lengths import (
+    advise_run_time,
+    find_advised_run_time,
     find_block_lengths,
     find_shortest_comparison_s,
     find_usual_comparison_s,
@@ -58,3 +60,16 @@ def test_a_comparison_that_is_too_short_for_any_server_is_refused() -> None:
         "least -t 29s, or fewer limits"
     )
     assert list(validate_settings(Settings(**FIVE, run_time_s=21.0))) == []
+
+
+@pytest.mark.parametrize(
+    ("needed_s", "run_time_s", "seconds"),
+    [(112.5, 60.0, 113), (60.0, 60.0, 61), (30.0, 60.5, 61), (60.2, 60.0, 61)],
+)
+def test_an_advised_time_is_longer_than_the_run(
+    needed_s: float, run_time_s: float, seconds: int
+) -> None:
+    advice = f"use at least -t {seconds}s, or fewer limits"
+    assert advise_run_time(needed_s, run_time_s) == advice
+    assert find_advised_run_time(["another note", f"WARNING: too short: {advice}"]) == advice
+    assert find_advised_run_time(["use at least two processes"]) == ""

@@ -64,6 +64,11 @@ from locust_llm.slo.best_prefill_limit import (
     find_likely_best,
     format_limit,
 )
+from locust_llm.slo.limit_block_lengths import (
+    UNKNOWN_TIME,
+    advise_run_time,
+    find_advised_run_time,
+)
 from locust_llm.slo.metric_definitions import GATE_WAIT, LONGEST_STALL, TTFT_FROM_DUE, Metric
 from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import define_good_request
@@ -206,13 +211,16 @@ def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | Non
     likely_best = find_likely_best(regrets)
     if best is not None and best.limit is not None:
         without = compare_two(samples, OBJECTIVES[objective], None, best.limit)
-    seconds = _run_seconds(run)
+    # a run that was stopped needs no less than it was to have
+    seconds = max(_run_seconds(run), run.settings.run_time_s or 0.0)
     advised = _advise(regrets, best, without)
     lengths = tuple(_length_rows(found, whole, limits, has_goodput=bool(good)))
     counted = [block.ended_at - block.began_at for block in whole if block.round]
     return LimitComparison(
         objective=objective,
-        answer=describe_answer(regrets, objective, without, rounds=rounds, seconds=seconds),
+        answer=describe_answer(
+            regrets, objective, without, seconds=seconds, advised=find_advised_run_time(run.notes)
+        ),
         best=advised,
         advises=advised is not None,
         rows=tuple(_limit_row(one, best, likely_best, found.requests) for one in regrets),
@@ -359,14 +367,15 @@ def describe_answer(
     objective: str,
     without: tuple[float, float, float] | None,
     *,
-    rounds: int,
     seconds: float,
+    advised: str = "",
 ) -> str:
     """Which limits are best, what it is without one, and what to use. ``without``: how many times
-    as bad it is without a limit as with the best one, and the ends of its interval."""
+    as bad it is without a limit as with the best one, and the ends of its interval. ``advised``:
+    the time that the run itself found to be needed, as its log has it."""
     known = [one for one in regrets if one.rounds >= LEAST_ROUNDS and math.isfinite(one.high)]
     if not known:
-        return _describe_too_few(regrets, objective, rounds=rounds, seconds=seconds)
+        return _describe_too_few(regrets, objective, seconds=seconds, advised=advised)
     good = [one.limit for one in regrets if one.is_as_good]
     likely_worse = [one.limit for one in regrets if one.is_likely_worse]
     doubtful = [one for one in regrets if not one.is_worse and not one.is_as_good]
@@ -389,9 +398,9 @@ def describe_answer(
         parts.append(f"{name_limits(likely_worse)} {_be(likely_worse)} likely worse")
     if (clause := _describe_no_limit(regrets, objective, without)) is not None:
         parts.append(clause)
-    advised = [one.limit for one in regrets if one.limit is None and not one.is_worse]
+    may_have_none = any(one.limit is None and not one.is_worse for one in regrets)
     text = f"{capitalise_sentence('; '.join(parts))}."
-    if advised and not (without is not None and without[1] > 1.0):
+    if may_have_none and not (without is not None and without[1] > 1.0):
         text += " There is no evidence that a limit helps."
     if doubtful and not good:
         text += _describe_need(regrets, seconds)
@@ -399,7 +408,7 @@ def describe_answer(
 
 
 def _describe_too_few(
-    regrets: Sequence[LimitRegret], objective: str, *, rounds: int, seconds: float
+    regrets: Sequence[LimitRegret], objective: str, *, seconds: float, advised: str
 ) -> str:
     """What is missing for any interval, and how long a run has it."""
     fewest = min(
@@ -410,9 +419,6 @@ def _describe_too_few(
     )
     whole = 0 if least is None else least.rounds
     start = "The prefill limits are not distinguished:"
-    if not rounds:  # how long a round takes is not known
-        missing = f"{LEAST_ROUNDS} rounds at each limit are needed, none was done"
-        return f"{start} {missing}. Use a longer run (-t) or compare fewer limits."
     if whole < LEAST_ROUNDS:
         missing = f"{LEAST_ROUNDS} rounds at each limit are needed"
         count = {0: "none was", 1: "one was"}.get(whole, f"{whole} were")
@@ -421,7 +427,8 @@ def _describe_too_few(
         elif least is not None:
             where = "without a limit" if least.limit is None else f"at limit {least.limit}"
             missing = f"{missing}, but only {count} done {where}"
-        times = LEAST_ROUNDS / rounds
+        # how long a round takes is not known without a whole one
+        times = LEAST_ROUNDS / whole if whole else None
     elif OBJECTIVES[objective].percentile is not None and fewest and fewest.values < LEAST_VALUES:
         requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"
         where = "without a limit" if fewest.limit is None else f"at limit {fewest.limit}"
@@ -432,8 +439,9 @@ def _describe_too_few(
         times = VALUES_MARGIN * LEAST_VALUES / max(fewest.values, 1)
     else:
         return f"{start} too many requests failed, or none was good. Compare fewer limits."
-    longer = format_duration_rounded_up(seconds * times)
-    return f"{start} {missing}. Run for about {longer} or compare fewer limits."
+    if not advised:
+        advised = UNKNOWN_TIME if times is None else advise_run_time(seconds * times, seconds)
+    return f"{start} {missing}. {capitalise_sentence(advised)}."
 
 
 def _describe_no_limit(

@@ -57,7 +57,7 @@ def answer(
         a_regret(limit, pair)._replace(regret=pair[0] + apart * place)
         for place, (limit, pair) in enumerate(ends.items())
     ]
-    return describe_answer(regrets, objective, without, rounds=8, seconds=120.0)
+    return describe_answer(regrets, objective, without, seconds=120.0)
 
 
 def test_equals_and_what_it_is_without_one() -> None:
@@ -77,9 +77,9 @@ def test_a_limit_whose_own_interval_says_that_it_is_worse() -> None:
     """2 to 140 % is worse, for this limit, and 0 to 200 % for all of them."""
     likely = a_regret(1, (0.02, 1.4))._replace(surely_low=0.0, surely_high=2.0)
     others = [a_regret(None, OPEN), a_regret(2, OPEN)]
-    text = describe_answer([likely, *others], SHORT_TTFT, None, rounds=8, seconds=120.0)
+    text = describe_answer([likely, *others], SHORT_TTFT, None, seconds=120.0)
     assert text.startswith("Limit 2 and no limit are not distinguished; limit 1 is likely worse.")
-    text = describe_answer([likely, a_regret(2, OPEN)], SHORT_TTFT, None, rounds=8, seconds=120.0)
+    text = describe_answer([likely, a_regret(2, OPEN)], SHORT_TTFT, None, seconds=120.0)
     assert text.startswith("Limit 2 is likely the best; limit 1 is likely worse.")
     assert text.endswith(" About 75 min more would make it certain.")
     assert find_likely_best([likely, a_regret(2, OPEN)]) == a_regret(2, OPEN)
@@ -119,19 +119,57 @@ def test_equal_values_look_no_better_than_each_other() -> None:
 
 def test_too_few_rounds() -> None:
     regrets = [a_regret(limit, (0.0, math.inf), rounds=2) for limit in (None, 1)]
-    text = describe_answer(regrets, SHORT_TTFT, None, rounds=2, seconds=60.0)
+    text = describe_answer(regrets, SHORT_TTFT, None, seconds=60.0)
     assert text == (
-        "The prefill limits are not distinguished: 3 rounds at each limit are needed, 2 were done. Run "
-        "for about 2 min or compare fewer limits."
+        "The prefill limits are not distinguished: 3 rounds at each limit are needed, 2 were done. Use "
+        "at least -t 90s, or fewer limits."
     )
+
+
+def test_the_report_repeats_the_time_of_the_log() -> None:
+    """Three rounds of 30 s are 90 s, but the log has said 113."""
+    blocks = [
+        LimitBlock(
+            round=number, limit=limit, began_at=UNIX + at, settled_at=UNIX + at + 2,
+            counted_until=UNIX + at + 13, ended_at=UNIX + at + 15,
+        )
+        for number, limit, at in ((1, 1, 0), (1, None, 15), (2, 1, 30), (2, None, 45))
+    ]  # fmt: skip
+    records = [answered(100, 5.0, 5.0, sent_at=at + 2.5) for at in (0.0, 15.0, 30.0, 45.0)]
+    settings = a_run(sweep="prefill-concurrency=1", request_rate=1.0, run_time_s=60.0)
+    run = replace(settings, limit_blocks=tuple(blocks), stopping_at=UNIX + 60)
+    told = "WARNING: -t 60 is too short to name the best: use at least -t 113s, or fewer limits"
+    for notes, seconds in (((), 90), ((told,), 113)):
+        found = compare_limits(replace(run, notes=notes), records)
+        assert found is not None
+        assert found.answer.endswith(f", 2 were done. Use at least -t {seconds}s, or fewer limits.")
+
+
+def test_a_stopped_comparison_needs_more_than_it_was_to_have() -> None:
+    """It was stopped after 20 of 60 s and one round: three take three times as long as was asked
+    for."""
+    blocks = [
+        LimitBlock(
+            round=1, limit=limit, began_at=UNIX + at, settled_at=UNIX + at + 1,
+            counted_until=UNIX + at + 9, ended_at=UNIX + at + 10,
+        )
+        for limit, at in ((1, 0), (None, 10))
+    ]  # fmt: skip
+    records = [answered(100, 5.0, 5.0, sent_at=at + 2.5) for at in (0.0, 10.0)]
+    settings = a_run(sweep="prefill-concurrency=1", request_rate=1.0, run_time_s=60.0)
+    found = compare_limits(
+        replace(settings, limit_blocks=tuple(blocks), stopping_at=UNIX + 20), records
+    )
+    assert found is not None
+    assert found.answer.endswith(", one was done. Use at least -t 180s, or fewer limits.")
 
 
 def test_without_a_round_nothing_tells_how_long_three_take() -> None:
     regrets = [a_regret(limit, (0.0, math.inf), rounds=0) for limit in (None, 1)]
-    text = describe_answer(regrets, SHORT_TTFT, None, rounds=0, seconds=12.0)
+    text = describe_answer(regrets, SHORT_TTFT, None, seconds=12.0)
     assert text == (
         "The prefill limits are not distinguished: 3 rounds at each limit are needed, none was done. "
-        "Use a longer run (-t) or compare fewer limits."
+        "Use a longer run (-t), or fewer limits."
     )
     method = describe_method(LimitComparison(objective=SHORT_TTFT, answer=text, rounds=0))
     assert "A round has a block at each limit, " in method
@@ -140,8 +178,9 @@ def test_without_a_round_nothing_tells_how_long_three_take() -> None:
 
 def test_a_limit_with_fewer_rounds_is_named_behind_them() -> None:
     regrets = [a_regret(1, (0.0, math.inf), rounds=1), a_regret(2, (0.0, math.inf), rounds=2)]
-    text = describe_answer(regrets, SHORT_TTFT, None, rounds=2, seconds=60.0)
+    text = describe_answer(regrets, SHORT_TTFT, None, seconds=60.0)
     assert "3 rounds at each limit are needed, but only one was done at limit 1. " in text
+    assert text.endswith(" Use at least -t 180s, or fewer limits.")
 
 
 def test_a_block_that_the_end_of_the_run_cut_is_in_no_table() -> None:
@@ -170,7 +209,7 @@ def test_a_block_that_the_end_of_the_run_cut_is_in_no_table() -> None:
 
 def test_one_round_is_no_several_rounds() -> None:
     regrets = [a_regret(limit, (0.0, math.inf), rounds=1) for limit in (None, 1)]
-    text = describe_answer(regrets, SHORT_TTFT, None, rounds=1, seconds=60.0)
+    text = describe_answer(regrets, SHORT_TTFT, None, seconds=60.0)
     assert "3 rounds at each limit are needed, one was done. " in text
     found = LimitComparison(objective=SHORT_TTFT, answer="", rounds=1, block_s=(12.01, 12.04))
     method = describe_method(found)
@@ -187,11 +226,11 @@ def test_too_few_requests() -> None:
         a_regret(None, (0.0, math.inf), rounds=3)._replace(values=18),
         a_regret(1, (0.0, math.inf), rounds=3)._replace(values=14),
     ]
-    text = describe_answer(regrets, SHORT_TTFT, None, rounds=3, seconds=60.0)
+    text = describe_answer(regrets, SHORT_TTFT, None, seconds=60.0)
     assert text == (
         "The prefill limits are not distinguished: a p95 needs 20 requests with short prompts at "
-        "each limit, but at limit 1 there were 14 in 3 rounds. Run for about 3 min or compare "
-        "fewer limits."
+        "each limit, but at limit 1 there were 14 in 3 rounds. Use at least -t 129s, or fewer "
+        "limits."
     )
 
 
