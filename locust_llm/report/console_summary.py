@@ -65,7 +65,7 @@ from locust_llm.report.sections.notes import (
 from locust_llm.report.sections.prefill_limit_comparison import make_limit_cells, make_limit_head
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.soak_section import format_soak_line
-from locust_llm.report.sections.sweep.knee import SLO
+from locust_llm.report.sections.sweep.knee import SLO, describe_repeat_verdicts
 from locust_llm.report.sections.sweep.knee import select_top_knees as foremost_knees
 from locust_llm.report.sections.sweep.sweep_text import (
     FIRST_COLUMN,
@@ -412,7 +412,9 @@ def _basis(summary: Summary, run: Run, *, causes: bool) -> str:
         named = ", ".join(summary.client.signals)
         why = f" ({named})" if causes and named else ""
         level = summary.client.level
-        sentences.append(f"client verdict {level}{why}{_note_saturation(summary)}")
+        # the headline has the repeats that are worse
+        over = " over all repeats" * bool(describe_repeat_verdicts(summary.sweep, level))
+        sentences.append(f"client verdict {level}{over}{why}{_note_saturation(summary)}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
         sentences.append(f"the sweep ended: {summary.sweep.ended}")
     others = [_name_assumed_ends(summary)]

@@ -40,7 +40,7 @@ from .benchmark_validity import format_energy
 from .notes import (
     format_users,
 )
-from .sweep.knee import describe_client_verdicts
+from .sweep.knee import describe_client_verdicts, describe_repeat_verdicts
 
 ORIGIN: Final = "moments count from the first send"
 
@@ -307,11 +307,10 @@ def _verdict(summary: Summary) -> str:
         return describe_client_verdicts(summary.sweep) or f"{OK} in each stage with responses"
     if summary.client is None:
         return "not judged"
-    return (
-        f"{summary.client.level}: {'; '.join(summary.client.reasons)}"
-        if summary.client.reasons
-        else summary.client.level
-    )
+    level = summary.client.level
+    level = describe_repeat_verdicts(summary.sweep, level) or level
+    reasons = "; ".join(summary.client.reasons)
+    return f"{level}: {reasons}" if reasons else level
 
 
 def _good(rules: Rules) -> str:

@@ -23,6 +23,7 @@ from locust_llm.report.sections.sweep.knee import (
     SATURATION,
     SLO,
     describe_client_verdicts,
+    describe_repeat_verdicts,
     is_ruled,
     select_top_knees,
 )
@@ -117,8 +118,8 @@ def make_headline(summary: Summary, run: Run) -> str:
             found[0] = capitalise_sentence(found[0])
     else:
         found = list(_load_test(summary, run))
-        # the whole may be OK: what was merged in a repeat has another cause over all of them
-        if summary.sweep is not None and (verdicts := describe_client_verdicts(summary.sweep)):
+        level = "" if summary.client is None else summary.client.level
+        if verdicts := describe_repeat_verdicts(summary.sweep, level):
             found.append(f"the client verdict is {verdicts}")
     return "; ".join((*found, *filter(None, [format_broken_rules(summary.validity)])))
 

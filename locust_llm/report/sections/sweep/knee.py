@@ -242,6 +242,16 @@ def describe_client_verdicts(sweep: SweepSummary) -> str:
     return ", ".join(parts)
 
 
+def describe_repeat_verdicts(sweep: SweepSummary | None, whole: str) -> str:
+    """``OK over all repeats, DEGRADED at repeat 2 (late sends)``: what was merged in a repeat may have
+    another cause over all of them. Empty: no repeat is worse than OK, or the stages are no
+    repeats."""
+    if sweep is None or not sweep.repeats:
+        return ""
+    verdicts = describe_client_verdicts(sweep)
+    return f"{whole} over all repeats, {verdicts}" if verdicts else ""
+
+
 def is_client_distorted(level: LoadLevel) -> bool:
     """The load generator may have the basis of conclusions, or of the stage's rules, wrong."""
     return level.distorted or any(result.voided for result in level.slos)

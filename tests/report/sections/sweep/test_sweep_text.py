@@ -8,8 +8,10 @@ from support.records import a_run, answered
 from support.stages import a_level, a_stage
 
 from locust_llm.records.run_facts import Run
+from locust_llm.report.console_summary import format_ending
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_console, render_markdown
+from locust_llm.report.sections.conditions_table import make_conditions_rows
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.sweep.knee import (
     describe_client_verdicts,
@@ -383,5 +385,11 @@ def test_a_repeat_with_a_worse_client_verdict_is_in_the_headline(client: str, co
     repeats = a_sweep("repeat", a_level(1), replace(a_level(2), client=client), spread=())
     run = a_run(repeats=2)
     summary = summarise_run(collect_columns([answered(20, sent_at=10.0)]), run)
-    headline = make_headline(replace(summary, sweep=repeats), run)
-    assert headline.count("the client verdict is DEGRADED at repeat 2") == count
+    summary = replace(summary, sweep=repeats, client=ClientVerdict("OK"))
+    told = "the client verdict is OK over all repeats, DEGRADED at repeat 2"
+    assert make_headline(summary, run).count(told) == count
+    console = " ".join(format_ending(summary, run, "reports/x").split())
+    over = " over all repeats" * count
+    assert f", client verdict OK{over}." in console
+    (row,) = (text for name, text in make_conditions_rows(summary, run) if name == "client verdict")
+    assert row == ("OK over all repeats, DEGRADED at repeat 2" if count else "OK")
