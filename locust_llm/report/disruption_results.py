@@ -40,7 +40,7 @@ class DisruptionEffect(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     at_s: float
-    """When its command began, in seconds after the start of the run."""
+    """When its command began, in seconds after the first request."""
     schedule: str
     command: str
     status: int | None

@@ -150,7 +150,7 @@ def test_a_drain_loses_nothing() -> None:
     effect = only([*steadily(0, 19.9), *flying, *steadily(20, 60)], disrupted(20.0))
     assert (effect.in_flight, effect.recovery_s) == (of_total(2, finished=2), 0.0)
     assert describe_disruption(effect) == (
-        "Disruption 1, 20 s after the start: 2 requests in flight finished; failures and TTFT p95 "
+        "Disruption 1 (at 20s), 20.0 s after the first request: 2 requests in flight finished; failures and TTFT p95 "
         "stayed in their former range. Nothing was lost."
     )
 
@@ -443,14 +443,14 @@ def test_the_report_has_the_disruption_and_the_charts_its_mark() -> None:
     )  # fmt: skip
     assert tables[3] == (("error_rate < 1%", "1", "71", "6", "1,183%"),)
     line = (
-        "Disruption 1, 20 s after the start: no request was in flight; 71 of 72 requests sent until "
+        "Disruption 1 (at 20s), 20.0 s after the first request: no request was in flight; 71 of 72 requests sent until "
         "the recovery were lost; failures and TTFT p95 were back in their former range after 7.25 s."
     )
     assert describe_disruption(found.effects[0]) == line
     marks = [mark for plot in plot_latencies(columns.requests, run, {}) for mark in plot.marks]
     assert ("disruption 1", 20.0) in [(mark.text, mark.x) for mark in marks]
     ending = format_ending(replace(summary, sections={"disruptions": found}), run, "reports/x")
-    assert "Disruption 1, 20 s after the start: no request was in flight" in " ".join(
+    assert "Disruption 1 (at 20s), 20.0 s after the first request: no request was in flight" in " ".join(
         ending.split()
     )
     assert json.dumps([mark.x for mark in marks])

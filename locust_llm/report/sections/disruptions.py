@@ -68,8 +68,11 @@ def describe_recovery(effect: DisruptionEffect) -> str:
 
 def describe_disruption(effect: DisruptionEffect) -> str:
     """What became of the requests, in one or two sentences."""
-    at = format_brief(effect.at_s, " s")
-    text = f"Disruption {effect.number}, {at} after the start: {describe_fates(effect.in_flight)}"
+    # the times of outages and charts have the same origin
+    text = (
+        f"Disruption {effect.number} ({effect.schedule}), {effect.at_s:.1f} s after the first "
+        f"request: {describe_fates(effect.in_flight)}"
+    )
     if lost := effect.sent.lost:
         later = format_count(effect.sent.total, "request")
         until = "afterwards" if effect.recovery_s is None else "until the recovery"
