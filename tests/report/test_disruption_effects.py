@@ -450,7 +450,8 @@ def test_the_report_has_the_disruption_and_the_charts_its_mark() -> None:
     marks = [mark for plot in plot_latencies(columns.requests, run, {}) for mark in plot.marks]
     assert ("disruption 1", 20.0) in [(mark.text, mark.x) for mark in marks]
     ending = format_ending(replace(summary, sections={"disruptions": found}), run, "reports/x")
-    assert "Disruption 1 (at 20s), 20.0 s after the first request: no request was in flight" in " ".join(
-        ending.split()
+    assert (
+        "Disruption 1 (at 20s), 20.0 s after the first request: no request was in flight"
+        in " ".join(ending.split())
     )
     assert json.dumps([mark.x for mark in marks])

@@ -12,32 +12,14 @@ import msgspec
 
 from locust_llm.lab.interop.load_metrics import Figures
 from locust_llm.settings.endpoint_types import POOLING
-from locust_llm.settings.option_declaration import declared_options
-from locust_llm.settings.run_options import OUR_LOCUSTFILES, Settings
+from locust_llm.settings.run_options import OUR_LOCUSTFILES
+from locust_llm.settings.workload_options import (
+    DEFAULTS,
+    WORKLOAD_OPTIONS,
+    format_option_value,
+)
 from locust_llm.text.format import format_count
 
-GROUPS: Final = ("load", "prompts", "gate", "sweep", "tenants", "ab")
-"""All options of these groups define the workload, except the following ones."""
-ASIDE: Final = frozenset((
-    "request_count", "num_sessions", "max_users", "random_seed", "fresh_words", "probe", "scenario",
-    "tokenizer",
-    "skip_broken_rows",
-    "warmup_request_count", "warmup_duration", "warmup_concurrency", "warmup_request_rate",
-    "warmup_prefill_concurrency", "warmup_prefill_concurrency_ramp_duration", "stage_duration",
-    "stage_requests",
-    "stage_requests_per_user", "stage_warmup_per_user",
-))  # fmt: skip
-"""Duration, warmup and seed of a run do not define its workload."""
-DEFAULTS: Final[Mapping[str, Any]] = msgspec.to_builtins(Settings())
-DECISIVE: Final = {
-    "users": "users", "streaming": "streaming", "endpoint_type": "endpoint-type",
-    "model_mix": "model-mix", "check_answers": "check-answers",
-    **{
-        option.field: option.flag.lstrip("-") for option in declared_options(Settings)
-        if option.group in GROUPS and option.field not in ASIDE
-    },
-}  # fmt: skip
-"""Each field of the settings has the name of its flag."""
 NAMED_FIRST: Final = (
     "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file",
     "prefill_concurrency",
@@ -78,7 +60,7 @@ def key_of_settings(
     count."""
     given = {
         name: settings[name]
-        for name in DECISIVE
+        for name in WORKLOAD_OPTIONS
         if name in settings and settings[name] != DEFAULTS[name]
     }
     if isinstance(file := given.get("input_file"), str):
@@ -149,29 +131,22 @@ def _describe_options(
     if limit := given.get("prefill_concurrency"):
         ramp = given.get("prefill_concurrency_ramp_duration")
         fields.append(
-            f"prefill limit {limit}" + (f" by a ramp of {_value(ramp)} s" if ramp else "")
+            f"prefill limit {limit}"
+            + (f" by a ramp of {format_option_value(ramp)} s" if ramp else "")
         )
     if generates and given.get("streaming") is False:
         fields.append("not streamed")
-    rest = [name for name in DECISIVE if name in given and name not in NAMED_FIRST]
-    return fields + [f"{DECISIVE[name]} {_value(given[name])}".strip() for name in rest]
+    rest = [name for name in WORKLOAD_OPTIONS if name in given and name not in NAMED_FIRST]
+    return fields + [
+        f"{WORKLOAD_OPTIONS[name]} {format_option_value(given[name])}".strip() for name in rest
+    ]
 
 
 def _length(settings: Mapping[str, Any], end: str) -> str:
     """Formats a length as ``550``, or with its standard deviation as ``550±55``."""
     mean = settings.get(f"{end}_mean", DEFAULTS[f"{end}_mean"])
     stddev = settings.get(f"{end}_stddev", DEFAULTS[f"{end}_stddev"])
-    return f"{mean}".removesuffix(".0") + (f"±{_value(stddev)}" if stddev else "")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    if value is True:
-        return ""
-    if value is False:
-        return "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{mean}".removesuffix(".0") + (f"±{format_option_value(stddev)}" if stddev else "")
 
 
 def key_of_figures(load: Figures) -> WorkloadIdentity:
@@ -187,7 +162,7 @@ def key_of_figures(load: Figures) -> WorkloadIdentity:
     }
     known = {name: value for name, value in values.items() if value is not None}
     texts = [
-        f"{_value(float(value))} {name}"
+        f"{format_option_value(float(value))} {name}"
         for name, value in known.items()
         if isinstance(value, int | float)
     ]

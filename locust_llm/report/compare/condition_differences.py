@@ -46,8 +46,9 @@ from locust_llm.report.request_selection import RequestSelection, ratio_of_sums
 from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
 from locust_llm.report.users_and_limit_over_time import find_limit_in_force, find_users_in_force
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.workload_options import WORKLOAD_OPTIONS, format_option_value
 from locust_llm.slo.load_generator_health import ClientVerdict
-from locust_llm.text.format import format_count
+from locust_llm.text.format import format_count, truncate_text
 
 LENGTHS: Final = {
     f"input tokens{ASKED_FOR}": "asked_input_tokens", "input tokens": "input_tokens",
@@ -77,6 +78,22 @@ DECISIVE: Final = {
     "processes": False, "machine": False,
 }  # fmt: skip
 """By condition: whether a difference changes the figures."""
+DESCRIBED: Final = frozenset((
+    "users", "streaming", "endpoint_type", "model_mix", "check_answers", "max_retries",
+    "synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "output_tokens_mean",
+    "output_tokens_stddev", "seq_dist", "extra_inputs", "shared_system_prompt_length",
+    "user_context_prompt_length", "num_prefix_prompts", "prefix_prompt_length", "input_file",
+    "session_turns_mean", "responses_state", "prefill_concurrency",
+    "prefill_concurrency_ramp_duration", "request_rate", "arrival_pattern", "arrival_smoothness",
+    "request_rate_ramp_duration", "request_rate_series", "user_centric_rate", "fixed_schedule",
+    "replay_speedup", "request_cancellation_rate", "request_cancellation_delay", "sweep",
+))  # fmt: skip
+"""The options of a workload that are in these conditions, or in lengths. The others are named by
+their flags."""
+
+
+MAX_VALUE: Final = 60
+"""The characters of an option's value."""
 
 
 class ConditionDifference(NamedTuple):
@@ -104,6 +121,8 @@ def find_condition_differences(base: Evaluation, here: Evaluation) -> Iterator[C
             yield ConditionDifference(what, before[what] or "none", after[what] or "none", decisive)
         if what == "prompts":
             yield from _lengths(base, here)
+    if not any(tools):
+        yield from _other_options(base.run.settings, here.run.settings)
     yield from _in_force(base.run, here.run)
     yield from _measured(base, here)
     for name in () if any(tools) else sorted({*base.run.versions, *here.run.versions}):
@@ -111,6 +130,21 @@ def find_condition_differences(base: Evaluation, here: Evaluation) -> Iterator[C
         is_ = here.run.versions.get(name, "none")
         if was != is_:
             yield ConditionDifference(f"version of {name}", was, is_, decisive=False)
+
+
+def _describe_option(value: object) -> str:
+    if value in (None, ()):
+        return "none"
+    return truncate_text(format_option_value(value), MAX_VALUE) or "on"
+
+
+def _other_options(base: Settings, here: Settings) -> Iterator[ConditionDifference]:
+    for field, flag in WORKLOAD_OPTIONS.items():
+        values = [getattr(settings, field) for settings in (base, here)]
+        if field in DESCRIBED or values[0] == values[1]:
+            continue
+        was, is_ = map(_describe_option, values)
+        yield ConditionDifference(flag, was, is_, decisive=False)
 
 
 def _conditions(seen: Evaluation) -> dict[str, str]:

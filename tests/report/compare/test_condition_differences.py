@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 from support.records import a_run, answered, failed
 
+from locust_llm.lab.history.workload_key import key_of_settings
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.report.compare.condition_differences import (
+    DESCRIBED,
     ConditionDifference,
     find_condition_differences,
 )
@@ -18,6 +20,7 @@ from locust_llm.report.load_records import collect_columns
 from locust_llm.report.measurement_window import RateWindow
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
+from locust_llm.settings.workload_options import WORKLOAD_OPTIONS
 from locust_llm.slo.load_generator_health import ClientVerdict
 
 FINE = ClientVerdict("OK")
@@ -84,6 +87,10 @@ def test_equal_runs_differ_in_nothing() -> None:
             ("cancelled on purpose", "none", "5% after 0 s", False),
         ),
         ({"max_retries": 2}, ("retries", "none", "up to 2", False)),
+        ({"session_turn_delay_mean": 500.0}, ("session-turn-delay-mean", "0", "500", False)),
+        ({"tools": "tools.json"}, ("tools", "none", "tools.json", False)),
+        ({"tenant_weight": ("a=2", "b=1")}, ("tenant-weight", "none", "a=2 b=1", False)),
+        ({"check_cancellations": True}, ("check-cancellations", "off", "on", False)),
         ({"processes": 2}, ("processes", "1", "2", False)),
     ],
 )
@@ -91,6 +98,14 @@ def test_what_was_asked(
     settings: dict[str, object], difference: tuple[str, str, str, bool]
 ) -> None:
     assert told(seen(), seen(a_run(**settings))) == [difference]
+
+
+def test_what_the_history_keeps_apart_is_a_condition() -> None:
+    """Each option of a workload has a condition of its own, or is named by its flag."""
+    assert set(DESCRIBED) <= set(WORKLOAD_OPTIONS)
+    runs = [key_of_settings({"max_retries": retries}, "m", False, False) for retries in (0, 2)]
+    assert runs[0].hash != runs[1].hash
+    assert "max-retries 2" in runs[1].words
 
 
 def test_what_is_known_of_the_run() -> None:
