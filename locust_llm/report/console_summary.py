@@ -1,5 +1,6 @@
 """Console summary: what a run leaves on the console, the verdict first, in at most 25 lines, or as
-many as name each failed rule and what was not delivered; the files have everything."""
+many as name each failed rule, each difference and what was not delivered; the files have
+everything."""
 
 import math
 import re
@@ -35,12 +36,13 @@ from locust_llm.report.open_loop_delivery import (
     has_rates_to_the_stop,
 )
 from locust_llm.report.sections.ab_comparison import (
-    FAILURE_RATE,
-    FROM_DUE,
+    FROM_DUE_KEYS,
+    MAIN_KEYS,
     PairedComparison,
     PairedFigure,
     describe_gaps_of_figures,
     make_paired_head,
+    select_main_figures,
 )
 from locust_llm.report.sections.ab_comparison import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.answers_under_load import ANSWERS, format_answers_line
@@ -159,13 +161,6 @@ LABELS: Final = {
 MORE_RULES: Final = "  and more on rules in the report"
 OF_FAILURES: Final = "Percentiles count each failure as +infinity."
 """The note on tables that compare. The tables of one run leave failures out."""
-ARM_ROWS: Final = (
-    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("longest_stall", "p95"),
-    ("request_latency", "p95"),
-    ("output_tokens_per_s", ""),
-)  # fmt: skip
-FAILURE_KEY: Final = (FAILURE_RATE, "")
-FROM_DUE_KEYS: Final = ((FROM_DUE, "p50"), (FROM_DUE, "p95"))
 
 
 def find_console_width() -> int:
@@ -483,7 +478,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
         texts = [text for text in (*rest, *others) if text and text not in first]
         yield from dict.fromkeys((*texts, *sweep.findings))
     if (paired := summary.paired) is not None:
-        yield from describe_gaps_of_figures(_select_arm_figures(paired))
+        yield from describe_gaps_of_figures(_select_arm_figures(paired, run))
     if summary.waterfall is not None and not summary.swept:
         yield summarise_latency_parts(summary.waterfall, in_table=run.has_waits)
     yield from (
@@ -500,7 +495,7 @@ def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence
         examined = summary.examination.main_table()
         return ((), ()) if examined is None else (examined.head, examined.rows)
     if summary.paired is not None:
-        return make_paired_head(summary.paired), _arms(summary.paired)
+        return make_paired_head(summary.paired), _arms(summary.paired, run)
     if (limits := summary.limits) is not None:
         rows = (make_limit_cells(row, limits) for row in limits.rows)
         return make_limit_head(limits), rows
@@ -596,20 +591,13 @@ def _stages(
     return head, map(cells, sweep.levels[begin : begin + MAX_STAGES])
 
 
-def _arms(paired: PairedComparison) -> Iterator[Sequence[str]]:
-    figures = [figure for figure in _select_arm_figures(paired) if figure.pairs]
+def _arms(paired: PairedComparison, run: Run) -> Iterator[Sequence[str]]:
+    figures = [figure for figure in _select_arm_figures(paired, run) if figure.pairs]
     return (cells_of_arms(figure, with_pairs=paired.lacks_pairs) for figure in figures)
 
 
-def _select_arm_figures(paired: PairedComparison) -> list[PairedFigure]:
-    """The main values of two arms: failures first where an arm has some, then TTFT from due where
-    requests had waits."""
-    figures = {(figure.metric, figure.stat): figure for figure in paired.figures}
-    failures = figures.get(FAILURE_KEY)
-    has_failures = failures is not None and any(map(any, failures.pairs))
-    first = [FAILURE_KEY] if has_failures else []
-    keys = (*first, *FROM_DUE_KEYS, *ARM_ROWS)
-    return [figures[key] for key in keys if key in figures]
+def _select_arm_figures(paired: PairedComparison, run: Run) -> list[PairedFigure]:
+    return select_main_figures(paired, run.settings.rules.readable).shown
 
 
 def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:
@@ -688,7 +676,7 @@ def _fit_runs(
     compared: Comparison, base_name: str, names: Sequence[str], width: int
 ) -> tuple[list[str], set[tuple[str, str]]]:
     """(a table of the base and the runs, the values that it has room for)."""
-    lines = [line for line in compared.runs[0].lines if (line.metric, line.stat) in ARM_ROWS]
+    lines = [line for line in compared.runs[0].lines if (line.metric, line.stat) in MAIN_KEYS]
     table = list[str]()
     while True:
         keys = [(line.metric, line.stat) for line in lines]
@@ -784,17 +772,19 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     warnings += [f"WARNING: {text}" for text in (*comparison.warnings, *pair.warnings)]
     if pair.between_runs:
         warnings.append(pair.between_runs)
-    main = [
+    lines += _fitting(warnings, width, room - len(lines) - len(MAIN_KEYS) - 1)
+    others = [
         (label, line)
         for label, line in rows
-        if pair.axis
-        or (label, line) in differing
-        or (line.metric, line.stat) in (*FROM_DUE_KEYS, *ARM_ROWS)
+        if (label, line) not in differing
+        and (pair.axis or (line.metric, line.stat) in (*FROM_DUE_KEYS, *MAIN_KEYS))
     ]
-    lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
+    # each difference that the first line names has its row, however many there are
+    free = max(0, room - len(lines) - len(differing) - 1)
+    main = [row for row in rows if row in differing or row in others[:free]]
     cells = [(label, *format_line_cells(line)) for label, line in main]
     table = _fit_comparison(titles, cells, width)
-    return [*lines, *_explain_marks(table, width)][:room]
+    return [*lines, *_explain_marks(table, width)]
 
 
 def _select_cells(line: Sequence[str], places: Sequence[int]) -> list[str]:

@@ -411,7 +411,8 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
         (found.runs[1], "slow against base: ", "  worse"),
     ):
         lines = format_comparison_ending(replace(found, runs=(pair,)), width).splitlines()
-        assert len(lines) <= LINES
+        differing = sum(line.word.endswith("worse") for line in pair.lines)
+        assert len(lines) <= LINES + differing
         assert max(map(len, lines)) <= width
         text = " ".join(" ".join(lines).split())
         assert text.startswith(beginning)
@@ -426,6 +427,18 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
         line.startswith("concurrency 2 ")
         for line in format_comparison_ending(swept_, width).splitlines()
     )
+
+
+def test_each_difference_of_the_first_line_has_its_row_beside_many_warnings(
+    found: Comparison,
+) -> None:
+    slow = found.runs[1]
+    lines = tuple(replace(line, word="worse") for line in slow.lines)
+    warnings = tuple(f"{number} {'of many warnings ' * 12}" for number in range(9))
+    pair = replace(slow, lines=lines, warnings=warnings)
+    printed = format_comparison_ending(replace(found, runs=(pair,)), 120).splitlines()
+    for line in lines:
+        assert any(row.startswith(f"{line.label}  ") for row in printed), line.label
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -24,7 +24,7 @@ NAME: Final = 34
 PLOT: Final = 44
 """A plot is this many characters wide."""
 LIST_LEFT_OUT: Final = ("ttft_p95", "icl_p99", "requests_per_s")
-"""The list omits these metrics, as it must fit on a screen."""
+"""The list omits these metrics, as it must fit on a screen, unless a change of them is below it."""
 
 
 def format_history(series: Sequence[RunSeries], last: int, least: float = LEAST) -> str:
@@ -37,7 +37,9 @@ def format_history(series: Sequence[RunSeries], last: int, least: float = LEAST)
 def _list_runs(series: RunSeries, last: int, least: float) -> Iterator[str]:
     yield from _head(series)
     measured = set[str]().union(*(entry.figures for entry in series.entries))
-    listed = measured.difference(LIST_LEFT_OUT)
+    changes = all_turns(series, least)
+    changed = {turn.figure.name for turn in changes}
+    listed = measured.difference(LIST_LEFT_OUT) | changed
     figures = [figure for figure in KEY_FIGURES if figure.name in listed]
     judged = any(entry.slo for entry in series.entries)
     where = series.has_several_hosts
@@ -67,7 +69,6 @@ def _list_runs(series: RunSeries, last: int, least: float) -> Iterator[str]:
         head[-1] = ""
     left = (0, 1, 2, 3) if where else (0, 1, 2)
     yield from _aligned([head, *rows], left=(*left, len(head) - 1))
-    changes = all_turns(series, least)
     for first in dict.fromkeys(turn.first.folder for turn in changes):
         together = [turn for turn in changes if turn.first.folder == first]
         yield f"  {clean_line(_describe_changes_together(together))}"

@@ -219,6 +219,16 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 FAILURE_RATE: Final = "error_rate"
 FROM_DUE: Final = "ttft_from_due"
+FAILURE_KEY: Final = (FAILURE_RATE, "")
+FROM_DUE_KEYS: Final = ((FROM_DUE, "p50"), (FROM_DUE, "p95"))
+MAIN_KEYS: Final = (
+    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("longest_stall", "p95"),
+    ("request_latency", "p95"),
+    ("output_tokens_per_s", ""),
+)  # fmt: skip
+"""(metric, statistic) of the main values of two arms or runs, in the order of tables."""
+MAX_DIFFERENCES: Final = 3
+"""The most differences of two arms in the first sentence."""
 WITHOUT_WAIT: Final = ("ttft", "request_latency")
 """The times that count from the send."""
 LONGER_BLOCKS: Final = "use longer blocks (--block-duration) for more requests per block"
@@ -539,6 +549,34 @@ def compare_arms(
         planned=run.settings.pairs,
         figures=tuple(figures),
     ), pairs
+
+
+class MainFigures(NamedTuple):
+    """The values of the console's table, and the differences in the sentence above it."""
+
+    shown: list[PairedFigure]
+    named: list[PairedFigure]
+    """The weightiest differences of those in the table."""
+
+
+def select_main_figures(found: PairedComparison, rules: Iterable[Rule]) -> MainFigures:
+    """The table has failures first where an arm has some, then TTFT from due where requests had
+    waits, and last the values of rules. It has the weightiest differences where it would have
+    none."""
+    keys = [*FROM_DUE_KEYS, *MAIN_KEYS, *((rule.metric, rule.stat) for rule in rules)]
+    if any(
+        figure.metric == FAILURE_RATE and any(map(any, figure.pairs)) for figure in found.figures
+    ):
+        keys.insert(0, FAILURE_KEY)
+    shown = list[PairedFigure]()
+    for key in dict.fromkeys(keys):  # a rule about some requests has a value of its own
+        shown += [figure for figure in found.figures if (figure.metric, figure.stat) == key]
+    different = found.list_main_differences(found.known)
+    named = [figure for figure in different if figure in shown][:MAX_DIFFERENCES]
+    if not named:
+        named = different[:MAX_DIFFERENCES]
+        shown += named
+    return MainFigures(shown, named)
 
 
 def describe_unknown_metrics(figures: Sequence[PairedFigure]) -> str:

@@ -56,7 +56,7 @@ from locust_llm.text.format import (
     truncate_text,
 )
 
-from .ab_comparison import format_paired_difference
+from .ab_comparison import format_paired_difference, select_main_figures
 from .benchmark_validity import format_broken_rules
 from .metric_tables import has_lost_many
 from .notes import FIRST_FAILED
@@ -91,8 +91,6 @@ MAX_NAME: Final = 30
 """The names of requests in the sentence, and the characters of one."""
 FEW_BY_CHANCE: Final = 0.05
 """Arrivals whose rate differs by a smaller share from the requested one need no word."""
-MAX_DIFFERENCES: Final = 3
-"""The most differences of two arms in the sentence."""
 
 
 def make_headline(summary: Summary, run: Run) -> str:
@@ -102,7 +100,7 @@ def make_headline(summary: Summary, run: Run) -> str:
     if summary.examination is not None:
         return summary.examination.headline()
     if summary.paired is not None:
-        found = [_arms(summary.paired), *_rules(summary, run)]
+        found = [_arms(summary.paired, run), *_rules(summary, run)]
     elif summary.limits is not None:
         found = [summary.limits.answer.removesuffix("."), *_rules(summary, run)]
         if summary.client is not None and summary.client.level == INVALID:
@@ -560,9 +558,9 @@ def _slower(found: PairedComparison) -> str:
     return f": TTFT p95 {1 + one.percent / 100:.3g} times as long with the others"
 
 
-def _arms(found: PairedComparison) -> str:
+def _arms(found: PairedComparison, run: Run) -> str:
     """The verdict, after what is missing of an arm."""
-    answer = _describe_arms(found)
+    answer = _describe_arms(found, run)
     if not found.uncounted:
         return answer
     missing, _, why = found.uncounted.partition(":")
@@ -570,7 +568,7 @@ def _arms(found: PairedComparison) -> str:
     return f"{missing}{reason}; {answer[:1].lower()}{answer[1:]}"
 
 
-def _describe_arms(found: PairedComparison) -> str:
+def _describe_arms(found: PairedComparison, run: Run) -> str:
     if found.verdict == INCONCLUSIVE:
         return f"No conclusion: {found.reason.partition(':')[0]}"
     if found.isolated:
@@ -596,7 +594,8 @@ def _describe_arms(found: PairedComparison) -> str:
             "No significant difference between base and candidate in "
             f"{format_count(found.pairs, 'pair')}"
         )
-    named = list(map(format_paired_difference, found.list_main_differences(MAX_DIFFERENCES)))
+    main = select_main_figures(found, run.settings.rules.readable)
+    named = list(map(format_paired_difference, main.named))
     rest = found.different - len(named)
     more = f", {rest} more" if rest else ""
     waits = found.describe_waits()

@@ -3,6 +3,7 @@ page, and compare."""
 
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -278,6 +279,11 @@ def test_a_list_a_figure_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     said = capsys.readouterr()
     assert "31 runs" in said.err
     assert "from main/run-0015 on worse: TTFT p50 +20.0%" in said.out
+    (changes,) = (line for line in said.out.splitlines() if "from main/run-0015 on worse" in line)
+    heads = [line for line in said.out.splitlines() if line.startswith("  started ")]
+    changed = re.findall(r"([A-Z][\w/]* ?\w*) \+20", changes)
+    assert "TTFT p95" in changed
+    assert [label for label in changed if label not in heads[-1]] == []
     assert "with it: commit" in said.out
     assert "llama-3.1-8b, 2.5 requests/s" in said.out
     assert (

@@ -36,6 +36,7 @@ from locust_llm.report.sections.ab_comparison import (
     list_compared_figures,
     make_paired_head,
     make_paired_table,
+    select_main_figures,
 )
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
@@ -617,13 +618,14 @@ def test_failures_of_one_arm_come_first_in_the_sentence_and_in_the_table() -> No
         )
     summary = summarised(run, records)
     assert make_headline(summary, run).startswith(
-        "The candidate differs: Failures (%) +25 (worse), Throughput (requests/s) -25.0% (worse)"
+        "The candidate differs: Failures (%) +25 (worse), Output (tokens/s) -25.0% (worse)"
     )
     lines = format_ending(summary, run, "reports/x", 120).splitlines()
     first_row = lines[next(i for i, line in enumerate(lines) if line.startswith("Metric")) + 1]
     assert first_row.split()[:5] == ["Failures", "(%)", "0", "25", "+25"]
     assert any(line.startswith("10 failed at the candidate: ") for line in lines)
     assert not any(line.startswith("TTFT p95 (ms)  ") for line in lines), "no row of dashes"
+    assert any(line.startswith("Output (tokens/s)  ") for line in lines), "it is named above"
 
 
 def a_difference(metric: str, percent: float, reach: float) -> PairedFigure:
@@ -635,6 +637,19 @@ def a_difference(metric: str, percent: float, reach: float) -> PairedFigure:
         high_percent=percent + reach, word="worse" if percent > 0 else "better",
         pairs=((100.0, 100.0 + percent),) * 10,
     )  # fmt: skip
+
+
+def test_the_table_has_what_the_sentence_names() -> None:
+    """ITL p95 is in the table by a rule alone. Where no value of the table differs, others do."""
+    itl, stall, wait = (
+        a_difference(metric, 10, 1) for metric in ("itl", "longest_stall", "reading_stall")
+    )
+    rules = (parse_rule("itl p95 within 5% of base"),)
+    both = PairedComparison(verdict=DIFFERENT, figures=(itl, wait, stall))
+    assert select_main_figures(both, ()) == ([stall], [stall])
+    assert select_main_figures(both, rules) == ([stall, itl], [itl, stall])
+    alone = PairedComparison(verdict=DIFFERENT, figures=(itl, wait))
+    assert select_main_figures(alone, ()) == ([itl, wait], [itl, wait])
 
 
 def test_the_surest_difference_is_named_first_and_the_longest_stall_has_a_tile() -> None:
@@ -678,7 +693,7 @@ def test_of_arms_with_other_prefill_limits_the_time_from_due_leads(off_ms: float
     assert summary.client.level == "INVALID"
     headline, client = make_headline(summary, run), format_verdict_line(summary, run) or ""
     if off_ms == 20.0:
-        assert headline.startswith("The candidate differs: TTFT from Due avg (ms) +100")
+        assert headline.startswith("The candidate differs: TTFT from Due p50 (ms) +100")
         assert "stand: such an error cannot have changed them" in client
         rows = format_ending(summary, run, "reports/x", 120).split("Metric", 1)[1].splitlines()
         assert rows[1].startswith("TTFT from Due p50 (ms)")
