@@ -75,6 +75,7 @@ from locust_llm.report.sections.sweep.sweep_text import (
     format_stage_status,
     format_token_rate,
     make_sweep_warnings,
+    name_request_rate,
 )
 from locust_llm.report.summary_rows import (
     IN_NO_AVERAGE,
@@ -586,7 +587,7 @@ def _stages(
     head = (
         FIRST_COLUMN[sweep.axis], "ok", f"{OF_TAGS[first.tag]} p50 (ms)", "p95", "ITL p50 (ms)",
         "p95", token_rate_unit,
-        "requests/s", "SLO",
+        name_request_rate(sweep.axis), "SLO",
     )  # fmt: skip
     return head, map(cells, sweep.levels[begin : begin + MAX_STAGES])
 

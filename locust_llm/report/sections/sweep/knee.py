@@ -681,7 +681,7 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     if passing.highest is None:
         lowest = next((level for level in longest if level.sound), None)
         if lowest is None:
-            return Knee(rule=SATURATION, value=None, text="The number of due requests is unknown.")
+            return Knee(rule=SATURATION, value=None, text=_explain_no_saturation(axis, levels))
         if status_of(lowest) == INCONCLUSIVE:
             text = (
                 "It is not decided whether the server keeps up: stages at "
@@ -708,6 +708,25 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     else:
         text += f"; {describe_neighbours(axis, passing, status_of)}"
     return Knee(rule=SATURATION, value=value, low=value, high=high, text=f"{text}.")
+
+
+def is_too_short_for_its_requests(level: LoadLevel) -> bool:
+    """Its measured time saw too few of its due requests answered to show whether the server keeps
+    up."""
+    return level.succeeded > 0 and level.delivered is not None and level.kept_up is None
+
+
+def _explain_no_saturation(axis: str, levels: Sequence[LoadLevel]) -> str:
+    """Why no stage shows whether the server keeps up."""
+    if all(level.delivered is None for level in levels):
+        return "The number of due requests is unknown."
+    short = [level for level in levels if level.sound and is_too_short_for_its_requests(level)]
+    if not short:
+        return "No stage can be used."
+    return (
+        f"At {describe_levels(axis, *short)} less than half of the due requests was answered in "
+        "the measured time, which was too short to show whether the server keeps up."
+    )
 
 
 def _answered_by_visits(visits: Sequence[LoadLevel]) -> str:

@@ -22,6 +22,7 @@ from locust_llm.report.sections.sweep.knee import (
     find_stages_below_ok,
     format_knee,
     is_client_distorted,
+    is_too_short_for_its_requests,
 )
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.settings.sweep_option import (
@@ -34,7 +35,14 @@ from locust_llm.settings.sweep_option import (
     TIME_UP,
 )
 from locust_llm.slo.load_generator_health import LEVELS, OK
-from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metric_definitions import (
+    GATE_WAIT,
+    ITL,
+    LATENCY,
+    PER_USER,
+    TTFT,
+    TTFT_FROM_DUE,
+)
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 from locust_llm.text.format import (
     format_brief,
@@ -168,6 +176,16 @@ def _explain_windows(sweep: SweepSummary) -> Iterator[Block]:
             )
     if parts:
         yield TextBlock(f"Arrivals in the measured time, by rate: {', '.join(parts)}.")
+    for level in filter(is_too_short_for_its_requests, sweep.levels):
+        latency = level.latencies.get(LATENCY.tag)
+        p50_ms = None if latency is None else latency.percentiles.get(50.0)
+        yield TextBlock(
+            f"WARNING: at {describe_levels(sweep.axis, level)} a request took "
+            f"{format_duration(None if p50_ms is None else p50_ms / 1e3)} (p50), and the measured "
+            f"time was {format_duration(level.duration_s)}: nothing shows whether the server keeps "
+            "up. Use fewer stages or a longer -t.",
+            loud=True,
+        )
 
 
 def _describe_first_wave(axis: str, level: LoadLevel) -> str:
@@ -249,7 +267,7 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
     yield "tokens/s", format_token_rate
     yield "per user", _percentile(PER_USER.tag, 50.0)
     yield (
-        "completed/s" if sweep.axis == RATE else "requests/s",
+        name_request_rate(sweep.axis),
         format_request_rate,
     )
     if any(level.silent_s for level in levels):
@@ -298,7 +316,14 @@ def format_token_rate(level: LoadLevel) -> str:
     return f"{inexact}{format_number(level.output_tokens_per_s, 4)}"
 
 
+def name_request_rate(axis: str) -> str:
+    """The head of a column of ``format_request_rate``."""
+    return "completed/s" if axis == RATE else "requests/s"
+
+
 def format_request_rate(level: LoadLevel) -> str:
+    if not level.requests_per_s and is_too_short_for_its_requests(level):
+        return "-"
     inexact = INEXACT * ("request_throughput" in level.inexact_rates)
     return f"{inexact}{format_number(level.requests_per_s, 4)}"
 

@@ -11,6 +11,7 @@ from locust_llm.report.sections.prefill_limit_comparison import (
     LimitRow,
     make_limit_cells,
 )
+from locust_llm.report.sections.sweep.knee import find_saturation_knee
 from locust_llm.report.sections.sweep.sweep_findings import (
     describe_sweep_findings,
     describe_unreached_stages,
@@ -27,12 +28,42 @@ from locust_llm.slo.best_prefill_limit import SHORT_TTFT
 
 def test_limits_for_a_gateway_are_not_above_the_rate_of_the_stage() -> None:
     """At 10/s, 12 came by chance: 10 x 60 requests, and 1,200 x 10 / 12 x 60 tokens."""
-    level = a_level(10.0, 12.0, output_tokens_per_s=1200.0)
+    level = a_level(10.0, 12.0, slo="PASS", output_tokens_per_s=1200.0)
     knee = Knee(rule="SLO", value=10.0, text="")
     (limits,) = describe_sweep_findings(RATE, [level], [knee], a_run().settings)
     assert "600 requests, 60,000 output tokens per minute" in limits
     (closed,) = describe_sweep_findings(CONCURRENCY, [level], [knee], a_run().settings)
     assert "720 requests, 72,000 output tokens per minute" in closed
+
+
+def test_a_measured_time_shorter_than_a_request_shows_no_throughput() -> None:
+    """30 requests were due in 3.5 s and took 11.7 s each: none of them ended in that time."""
+    levels = (
+        a_level(1.0, 0.9, delivered=0.9, kept_up=True),
+        a_level(
+            8.0, 0.0, latency_ms=11_700.0, succeeded=30, duration_s=3.5, arrivals_per_s=8.0,
+            delivered=0.0, kept_up=None,
+        ),
+    )  # fmt: skip
+    sweep = SweepSummary(axis=RATE, unit="requests/s", levels=levels, ended="")
+    *_, line = make_sweep_warnings(sweep, None)
+    assert line.text == (  # type: ignore[union-attr]
+        "WARNING: at request-rate 8 a request took 11.7 s (p50), and the measured time was 3.5 s: "
+        "nothing shows whether the server keeps up. Use fewer stages or a longer -t."
+    )
+    assert [format_request_rate(level) for level in levels] == ["0.90", "-"]
+    knee = find_saturation_knee(RATE, levels[1:])
+    assert (knee.value, knee.text) == (
+        None,
+        "At request-rate 8 less than half of the due requests was answered in the measured time, "
+        "which was too short to show whether the server keeps up.",
+    )
+    unused = replace(levels[1], client="INVALID")
+    assert find_saturation_knee(RATE, [unused]).text == "No stage can be used."
+    closed = a_level(8.0)
+    assert find_saturation_knee(RATE, [closed]).text == "The number of due requests is unknown."
+    refused = a_level(8.0, 0.0, succeeded=0, delivered=0.0, kept_up=False)
+    assert format_request_rate(refused) == "0.00"
 
 
 def test_other_arrivals_than_the_rate_and_a_short_measured_time_are_named() -> None:
