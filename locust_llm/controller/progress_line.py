@@ -205,7 +205,8 @@ def _look(control: Controller, out: TextIO, live: bool) -> None:
             looks += 1
             if live or looks % PLAIN_EVERY == 0:
                 verdict = control.run_progress.client()
-                if line := explain_withdrawal(control.run_progress.shown_client, verdict):
+                line = explain_improvement(control.run_progress.shown_client, verdict)
+                if line and not control.draining:  # the report is near, and has the last word
                     logger.info(line)
                 parts = build_progress_parts(control, verdict)
                 line = fit_progress_line(
@@ -221,14 +222,17 @@ def _look(control: Controller, out: TextIO, live: bool) -> None:
             out.flush()
 
 
-def explain_withdrawal(before: ClientVerdict | None, now: ClientVerdict | None) -> str:
-    """Explains a verdict that was shown and is no longer valid. Empty: none is withdrawn."""
+def explain_improvement(before: ClientVerdict | None, now: ClientVerdict | None) -> str:
+    """Explains a verdict that was shown and is better now. Empty: it is not. The report judges the
+    whole run, so neither of the two is final."""
     if before is None or LEVELS.index(before.level) <= LEVELS.index(now.level if now else OK):
         return ""
     level = OK if now is None else now.level
-    changed = "withdrawn" if level == OK else f"{level} now"
     reasons = "; ".join(before.reasons)
-    return f"The client verdict {before.level} is {changed}: its reasons no longer hold ({reasons})"
+    return (
+        f"The client verdict so far is {level}, no longer {before.level} ({reasons}). The report "
+        "judges the whole run."
+    )
 
 
 def is_live_terminal(out: TextIO) -> bool:

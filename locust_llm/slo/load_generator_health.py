@@ -35,7 +35,7 @@ nothing."""
 BUSY_CORE: Final = 0.7
 """The share of a core below which other processes beside it do not make a process faster."""
 WAITS: Final = 0.05
-"""The share of time without a free core, from which on more processes would wait too."""
+"""The share of time spent waiting for a core, from which on more processes would wait too."""
 SERVER_SHOWN: Final = 0.05
 """Cores. A server that used fewer is not named: it would read 0.0."""
 OTHERS: Final = 0.25
@@ -403,7 +403,7 @@ def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:
         return f"{used} of this machine{beside}"
     waits = max((e.cpu_wait_share or 0.0 for e in evidence), default=0.0)
     if waits > OTHERS:
-        return f"no core was free for {waits:.0%} of the time"
+        return f"the load generator waited for a core for {waits:.0%} of the time"
     return ""
 
 

@@ -20,7 +20,7 @@ from locust_llm.controller.progress_line import (
     CLEAR,
     ProgressPart,
     build_progress_parts,
-    explain_withdrawal,
+    explain_improvement,
     fit_progress_line,
     format_request_counts,
     is_live_terminal,
@@ -118,19 +118,37 @@ def test_a_sentence_with_everything() -> None:
     )
 
 
-def test_a_verdict_that_holds_no_longer_is_withdrawn_aloud() -> None:
+def test_a_verdict_that_is_better_now_is_told_as_one_that_may_change_again() -> None:
     late = ClientVerdict(INVALID, ("send after admission p99 150 ms",))
     line = (
-        "The client verdict INVALID is withdrawn: its reasons no longer hold (send after "
-        "admission p99 150 ms)"
+        "The client verdict so far is OK, no longer INVALID (send after admission p99 150 ms). The "
+        "report judges the whole run."
     )
-    assert explain_withdrawal(late, ClientVerdict("OK")) == line
-    milder = explain_withdrawal(late, ClientVerdict(DEGRADED))
-    assert milder == line.replace("withdrawn", "DEGRADED now")
-    assert explain_withdrawal(late, None) == line  # the rest of the run may lift it
-    assert explain_withdrawal(late, late) == ""
-    assert explain_withdrawal(ClientVerdict(DEGRADED), late) == ""
-    assert explain_withdrawal(ClientVerdict("OK"), None) == explain_withdrawal(None, late) == ""
+    assert explain_improvement(late, ClientVerdict("OK")) == line
+    milder = explain_improvement(late, ClientVerdict(DEGRADED))
+    assert milder == line.replace("is OK", "is DEGRADED")
+    assert explain_improvement(late, None) == line  # the rest of the run may lift it
+    assert explain_improvement(late, late) == ""
+    assert explain_improvement(ClientVerdict(DEGRADED), late) == ""
+    assert explain_improvement(ClientVerdict("OK"), None) == explain_improvement(None, late) == ""
+
+
+@pytest.mark.parametrize("draining", [False, True])
+def test_no_better_verdict_is_told_after_the_stop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, draining: bool
+) -> None:
+    """The report comes seconds later, and may be DEGRADED."""
+
+    degraded = ClientVerdict(DEGRADED, ("merged chunks",))
+
+    def judged(watched: Any) -> None:
+        watched.draining = draining
+        verdict = degraded if watched.phase_s < 8 else ClientVerdict("OK")
+        watched.run_progress.client = lambda: verdict
+
+    with caplog.at_level("INFO"):
+        watch(monkeypatch, io.StringIO(), 11, judged, "200")
+    assert ("no longer DEGRADED" in caplog.text) == (not draining)
 
 
 def test_a_sentence_at_the_start_without_a_gate() -> None:

@@ -62,6 +62,15 @@ def judged(*figures: FigureError, **known: Any) -> ClientVerdict:
     return verdict
 
 
+def test_a_wait_for_a_core_is_not_called_a_time_in_which_all_were_busy() -> None:
+    """The kernel counts how long a thread was ready and had no core; all cores may be busy for
+    longer."""
+    waits = process(cpu_wait_share=0.31)
+    assert describe_other_programs([waits]) == (
+        "the load generator waited for a core for 31% of the time"
+    )
+
+
 def test_a_standstill_of_the_load_generator_is_its_first_reason() -> None:
     """The longest of a run whose health has two."""
     health = ProcessHealth(

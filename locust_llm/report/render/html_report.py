@@ -560,7 +560,7 @@ def _measurements(process: ProcessEvidence) -> Iterator[tuple[str, str]]:
         ("TTFT error of reference streams p99", process.ttft_off_ms, _format_ms),
         ("gap error of reference streams p99", process.gap_off_ms, _format_ms),
         ("CPU (of a core)", process.cpu_share, _format_share),
-        ("time without a free core", process.cpu_wait_share, _format_share),
+        ("wait for a core (of the time)", process.cpu_wait_share, _format_share),
         ("server under test (cores)", process.server_cores, _format_cores),
     ]
     for name, used in process.other_programs.items():
