@@ -708,7 +708,8 @@ def _describe_failure_burst(rule: Rule, found: ObservedValue, seen: Evaluation) 
 
 def _foretell(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
     """PASS or FAIL where the limit is near the end of the interval; empty: it is open. Nobody
-    foretells a PASS of a server that answered nothing at the end."""
+    foretells a PASS of a server that answered nothing at the end or was overloaded, or of a figure
+    that got worse over the run."""
     if found.value is None or found.ends is None or found.undecided or found.never_sent:
         return ""
     holds = rule.holds(found.value)
@@ -716,9 +717,11 @@ def _foretell(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
     room = abs(rule.limit - found.value)
     if not beyond or any(room < LIKELY * abs(end - found.value) for end in beyond):
         return ""
-    if holds:
-        return "" if seen.silent_from else PASS
-    return FAIL
+    if not holds:
+        return FAIL
+    overloaded = seen.delivery is not None and seen.delivery.overload is not None
+    worsens = _could_reach_limit(rule, found, seen)
+    return "" if seen.silent_from or overloaded or worsens else PASS
 
 
 def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float | None:

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from support.stages import a_level, a_stage
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import BrokenRule, OpenLoopSchedule, ProcessHealth, Run, UserStart
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
-from locust_llm.report.judge_slo import combine_results, estimate_longer_s
+from locust_llm.report.judge_slo import _foretell, combine_results, estimate_longer_s
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.recover_journals import KILLED
 from locust_llm.report.slo_evidence.observed_rule_values import ObservedValue
@@ -941,6 +943,27 @@ def test_a_limit_near_the_end_of_its_interval_has_a_likely_side(limit_ms: int, w
     213."""
     reason = judged(f"ttft p50 < {limit_ms}ms", steps(400)).reason
     assert reason.startswith(f"its 95% interval crosses the limit{word}, ")
+
+
+@pytest.mark.parametrize(
+    ("seen", "trend", "likely"),
+    [
+        ({}, "", "PASS"),
+        ({"delivery": SimpleNamespace(overload="any")}, "", ""),
+        ({"delivery": SimpleNamespace(overload=None)}, "", "PASS"),
+        ({"silent_from": 9.7}, "", ""),
+        ({}, "rises", ""),
+        ({}, "falls", "PASS"),
+    ],
+)
+def test_nobody_foretells_a_pass_where_it_gets_worse(
+    seen: dict[str, object], trend: str, likely: str
+) -> None:
+    """100 ms, 50 to 200: the limit of 180 ms is at four fifths of the way to the upper end."""
+    found = ObservedValue(0.1, ends=(0.05, 0.2), trend=trend)
+    known: Any = SimpleNamespace(**{"silent_from": None, "delivery": None} | seen)
+    assert _foretell(parse_rule("ttft p95 < 180ms"), found, known) == likely
+    assert _foretell(parse_rule("ttft p95 < 70ms"), found, known) == ""
 
 
 @pytest.mark.parametrize(
