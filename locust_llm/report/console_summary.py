@@ -77,6 +77,7 @@ from locust_llm.report.sections.sweep.sweep_text import (
     make_sweep_warnings,
     name_request_rate,
 )
+from locust_llm.report.slo_evidence.observed_rule_values import count_unsent_arrivals
 from locust_llm.report.summary_rows import (
     IN_NO_AVERAGE,
     FailureGroup,
@@ -86,8 +87,9 @@ from locust_llm.report.summary_rows import (
     SweepSummary,
 )
 from locust_llm.settings.sweep_option import PREFILL, RATE
+from locust_llm.slo.binomial_intervals import Ends
 from locust_llm.slo.load_generator_health import OK, SATURATED
-from locust_llm.slo.metric_definitions import ITL, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metric_definitions import BY_WORD, ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import FAIL, PASS, SloResult
 from locust_llm.text.format import (
     clean_line,
@@ -403,7 +405,7 @@ def _basis(summary: Summary, run: Run, *, causes: bool) -> str:
     # an interval of the answered requests alone says little where many others were lost
     of_most = not summary.swept and survivors is None
     if well and of_most and summary.examination is None and first is not None:
-        sentences += _uncertainty(first)
+        sentences += _uncertainty(first, summary, run)
     if summary.client is not None and not summary.staged:
         named = ", ".join(summary.client.signals)
         why = f" ({named})" if causes and named else ""
@@ -453,15 +455,43 @@ def _explain_fewer_cancelled(summary: Summary, run: Run) -> str:
     )
 
 
-def _uncertainty(row: Row) -> list[str]:
-    """One usable interval, for the slow requests where there are enough. Empty: there is none."""
+def _uncertainty(row: Row, summary: Summary, run: Run) -> list[str]:
+    """One usable interval, for the slow requests where there are enough. Empty: there is none, or a
+    rule has another one, which counts failures and unsent arrivals too."""
     for percentile in (95.0, 50.0):
         value = row.percentiles.get(percentile)
         ends = row.intervals.get(percentile)
-        if value is not None and ends is not None:
-            interval = format_interval_around(value, ends)
-            return [f"{OF_TAGS[row.tag]} {name_percentile(percentile)} {interval} (95% interval)"]
+        if value is None or ends is None:
+            continue
+        if _has_other_interval(row, percentile, ends, summary, run):
+            return []
+        interval = format_interval_around(value, ends)
+        return [f"{OF_TAGS[row.tag]} {name_percentile(percentile)} {interval} (95% interval)"]
     return []
+
+
+def _has_other_interval(
+    row: Row, percentile: float, ends_ms: Ends, summary: Summary, run: Run
+) -> bool:
+    """Whether a rule on this percentile has another interval than its row, or arrivals that were
+    never sent are missing in the row."""
+    for result in summary.slos:
+        rule = run.settings.rules.by_text.get(result.rule)
+        if rule is None or rule.base or rule.where or rule.percentile != percentile:
+            continue
+        metric = BY_WORD[rule.metric].metric
+        if metric is None or metric.tag != row.tag:
+            continue
+        of_rule = (result.low, result.high)
+        for end, end_ms in zip(of_rule, ends_ms, strict=True):
+            known = None if end is None else end / rule.factor * 1e3
+            if known is None or end_ms is None:
+                if known is not end_ms:
+                    return True
+            elif not math.isclose(known, end_ms, rel_tol=1e-3):
+                return True
+    delivery = summary.delivery
+    return row.tag == TTFT_FROM_DUE.tag and count_unsent_arrivals(TTFT_FROM_DUE, delivery) > 0
 
 
 def _remarks(summary: Summary, run: Run) -> Iterator[str]:

@@ -607,6 +607,28 @@ def test_one_figure_has_one_interval_on_the_console_and_in_its_rule(
     assert "\N{PLUS-MINUS SIGN}" not in text
 
 
+@pytest.mark.parametrize("slo", [(), ("ttft_from_due p95 < 500ms",), ("ttft_from_due p95 < 50ms",)])
+def test_no_second_interval_leaves_out_the_arrivals_that_were_never_sent(
+    slo: tuple[str, ...],
+) -> None:
+    """Of 398 arrivals 199 were answered, and their p95 has an interval of 183 to 200 ms. The rule
+    counts the 199 others, too: at least 171 ms."""
+    for due, shown in ((199, True), (398, False)):
+        offer = OpenLoopSchedule(due=due, never_started=0, duration_s=198.0, most_users=2)
+        asked = a_run(slo=slo, request_rate=due / 198)
+        run = replace(asked, offer=offer, turned_away=due - 199)
+        text = " ".join(said(*spread(199), run=run))
+        assert ("TTFT from due p95 183ms to 200.1ms (95% interval)" in text) == shown
+
+
+def test_no_second_interval_leaves_out_the_failures_of_a_rule() -> None:
+    """7 of 206 requests failed: the upper end of p95 is a failure."""
+    records = [*spread(199), *(failed(sent_at=11.0 + i) for i in range(7))]
+    text = " ".join(said(*records, slo=("ttft p95 < 250ms",)))
+    assert "95% interval 177ms to fail" in text
+    assert "(95% interval)" not in text
+
+
 def test_a_figure_that_may_be_off_has_a_mark_in_each_table() -> None:
     """Two chunks were read together at 140 ms: the first may have come at 80."""
     merged = [

@@ -162,7 +162,7 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
     if measure.tag == POOLED:
         return _pooled(rule, part.outcome(OK, CUT), seen, looks)
     if measure.metric is not None:
-        unsent = 0 if rule.where else _unsent(measure.metric, seen.delivery)
+        unsent = 0 if rule.where else count_unsent_arrivals(measure.metric, seen.delivery)
         return _distribution(
             rule, part, measure.metric, bound_rule_values(rule, part, seen), unsent, looks
         )
@@ -241,7 +241,7 @@ def _nobody(rule: Rule, main: RequestSelection) -> str:
 # -- figures ---------------------------------------------------------------------------------------
 
 
-def _unsent(metric: Metric, delivery: Delivery | None) -> int:
+def count_unsent_arrivals(metric: Metric, delivery: Delivery | None) -> int:
     """Arrivals of an open loop that were due and never sent: they waited too, and nothing says how
     long."""
     counts = metric in (TTFT_FROM_DUE, LATE) and delivery is not None and delivery.cause
