@@ -334,8 +334,13 @@ class RunView:
         live_streams = self.live is not None and self.live.streams
         stats = control.run_progress if live_streams else None
         clock = LoadClock(time.monotonic, lambda: self._goes_on and not _pauses(control))
+        where = " in this stage" if self._board_stage else ""
         self._board = RuleBoard(
-            _present_rules(control), clock, stats, " in this stage" if self._board_stage else ""
+            _present_rules(control),
+            clock,
+            stats,
+            where,
+            has_waits=lambda: self.live is not None and self.live.has_waits,
         )
 
     def _alerts(self) -> list[Alert]:

@@ -97,10 +97,16 @@ class RuleGauge:
     """The value of one rule in the last seconds and so far. ``clock``: seconds."""
 
     def __init__(
-        self, rule: Rule, clock: Callable[[], float], stats: RunProgress | None = None
+        self,
+        rule: Rule,
+        clock: Callable[[], float],
+        stats: RunProgress | None = None,
+        has_waits: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``stats``: the first tokens of the last seconds. None: only ended requests are known."""
+        """``stats``: the first tokens of the last seconds. None: only ended requests are known.
+        ``has_waits``: whether requests wait before they are sent."""
         self._rule, self._clock, self._stats = rule, clock, stats
+        self._has_waits = has_waits
         self._measure = BY_WORD[rule.metric]
         self._predicates = tuple(make_predicates(rule.where))
         self._recent = SlidingHistogram(WINDOW_S, clock)
@@ -167,14 +173,16 @@ class RuleGauge:
         return is_ttft and rule.percentile is not None and not rule.where and bool(self._stats)
 
     def _read_first_tokens(self, failed: int) -> float | None:
-        """The percentile of the first tokens that came, as in the chart. ``failed``: so many
-        requests failed, each of which counts as a wait without an end."""
+        """The percentile of the first tokens that came, as in the chart, and of the longer waits of
+        requests that still wait. ``failed``: so many requests failed, each of which counts as a
+        wait without an end."""
         assert self._stats is not None
         percent = self._rule.percentile or 0.0
         endless = {FAILURE: failed} if failed else {}
-        if self._rule.metric == TTFT_FROM_DUE.word:
-            found_ms = self._stats.first_token_ms(percent, from_due=True, endless=endless)
-        else:
+        from_due = self._rule.metric == TTFT_FROM_DUE.word
+        if from_due or not self._has_waits():
+            found_ms = self._stats.first_token_ms(percent, from_due=from_due, endless=endless)
+        else:  # the waits so far are from due, and no part of TTFT
             found_ms = self._stats.recent_ttft.percentiles_ms(percent, waiting=endless)
         if found_ms is None:
             return None
@@ -222,12 +230,15 @@ class RuleBoard:
         clock: Callable[[], float],
         stats: RunProgress | None = None,
         where: str = "",
+        has_waits: Callable[[], bool] = lambda: False,
     ) -> None:
         """``where``: `` in this stage``. Empty: in the run."""
         self._rules = tuple(rules)
         self._where = where
         self._gauges = {
-            str(rule): RuleGauge(rule, clock, stats) for rule in self._rules if _has_value(rule)
+            str(rule): RuleGauge(rule, clock, stats, has_waits)
+            for rule in self._rules
+            if _has_value(rule)
         }
         self._since: dict[str, float] = {}
         self._cards: tuple[RuleCard, ...] = ()

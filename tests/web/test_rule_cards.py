@@ -102,6 +102,26 @@ def test_ttft_now_is_of_the_first_tokens_that_came(failures: int, now: str) -> N
     assert card.now == now
 
 
+@pytest.mark.parametrize(("has_waits", "now"), [(False, "5.3 s"), (True, "4.5 s")])
+def test_card_and_chart_have_the_same_ttft_of_the_last_seconds(has_waits: bool, now: str) -> None:
+    """Three tokens came after 4.4, 4.5 and 4.6 s, and three requests have waited for 6, 7 and 8 s:
+    the median of all six is 5.3 s. Where requests wait before they are sent, these waits are from
+    due: the chart is, too."""
+    clock = Seconds()
+    stats = RunProgress(clock)
+    board = RuleBoard([parse_rule("ttft p50 < 1s")], clock, stats, has_waits=lambda: has_waits)
+    board.add(answered(100.0))
+    ttfts_s, waits = (4.4, 4.5, 4.6), {600: 1, 700: 1, 800: 1}
+    stats.update("a", used=0, waiting=0, decoding=3, ttfts_s=ttfts_s, awaited=waits)
+    board.look(30.0, {})
+    (card,) = board.cards()
+    assert card.now == now
+    if not has_waits:
+        chart_ms = stats.first_token_ms(50, from_due=False)
+        assert chart_ms is not None
+        assert card.now == f"{chart_ms[0] / 1e3:g} s"
+
+
 def test_a_rate_is_of_whole_and_recent_seconds() -> None:
     """One request a second with 5 tokens for 20 s."""
     clock = Seconds()
