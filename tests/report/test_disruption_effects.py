@@ -15,6 +15,7 @@ from locust_llm.report.chart_data.charts_over_time import plot_latencies
 from locust_llm.report.console_summary import format_ending
 from locust_llm.report.disruption_effects import measure_disruptions
 from locust_llm.report.disruption_results import DisruptionEffect, DisruptionEffects, RequestFates
+from locust_llm.report.document_blocks import TableBlock
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.outages import find_run_outages
 from locust_llm.report.request_selection import RequestSelection
@@ -439,8 +440,13 @@ def test_the_report_has_the_disruption_and_the_charts_its_mark() -> None:
     assert tables[0] == (("1: at 20s", "kill -9 7", "0", "100 ms"),)
     assert tables[1][1] == ("1, sent until recovery", "72", "1", "71", "0", "0", "0", "0")
     assert tables[2] == (
-        ("1", "7.18 s", "7.25 s", "7.18 s", "0%", "100%", "30 ms", "30 ms", "0"),
+        ("1", "7.25 s", "7.18 s", "7.18 s", "0%", "100%", "30 ms", "30 ms", "0"),
     )  # fmt: skip
+    (head,) = (
+        block.head for block in blocks if isinstance(block, TableBlock) and block.rows == tables[2]
+    )
+    assert head[1:3] == ("Recovery, at a send", "First success, at its first token")
+    assert head[4:8] == ("Failures before", "until recovery", "TTFT p95 before", "until recovery")
     assert tables[3] == (("error_rate < 1%", "1", "71", "6", "1,183%"),)
     line = (
         "Disruption 1 (at 20s), 20.0 s after the first request: no request was in flight; 71 of 72 requests sent until "

@@ -32,7 +32,9 @@ FATES: Final = (
 FORMER_RANGE: Final = (
     "Windows of 5 s are in the former range if their failed requests and TTFT p95 are at most 1.5 "
     "times the highest before the first disruption. The recovery time goes from the start of "
-    "the command to the first request in such a window. Windows that leave the range later than 60 s after the "
+    "the command to the send of the first request in such a window. The table has the highest "
+    "failures and TTFT p95 of a window before the first disruption, and from each disruption until "
+    "its recovery. Windows that leave the range later than 60 s after the "
     "command do not count, nor does a later second of slow first tokens."
 )
 
@@ -128,8 +130,9 @@ def make_disruption_blocks(found: DisruptionEffects) -> Iterator[Block]:
     )
     yield TableBlock(
         (
-            "Disruption", "First success", "Recovery", "No answer for", "Failures before", "worst",
-            "TTFT p95 before", "worst", "Sent again",
+            "Disruption", "Recovery, at a send", "First success, at its first token",
+            "No answer for", "Failures before", "until recovery", "TTFT p95 before",
+            "until recovery", "Sent again",
         ),
         tuple(map(_make_recovery_row, found.effects)),
     )  # fmt: skip
@@ -162,8 +165,8 @@ def _make_fate_rows(effect: DisruptionEffect) -> Iterator[tuple[str, ...]]:
 def _make_recovery_row(effect: DisruptionEffect) -> tuple[str, ...]:
     return (
         str(effect.number),
-        format_duration(effect.first_success_s),
         "-" if effect.recovery_s is None else format_brief(effect.recovery_s, " s", 3),
+        format_duration(effect.first_success_s),
         format_brief(effect.silent_s, " s", 3),
         _percent(effect.failures_before),
         _percent(effect.failures_most),
