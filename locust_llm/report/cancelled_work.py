@@ -3,6 +3,8 @@ own counters.
 
 The interval comes from windows of the run: clients who left in one window share its tokens, and the
 server may work for them in the next one. So windows are long, and each begins with a client who left.
+The counters lag behind, so windows vary more than clients do. The sum of all tokens bounds the interval,
+too: it varies most if few clients have all of them.
 """
 
 import math
@@ -26,7 +28,9 @@ from locust_llm.slo.student_t import find_student_t
 
 MOST_WINDOWS: Final = 20
 LEAST_WINDOWS: Final = 5
-"""Fewer windows with cancellations give no interval."""
+"""Fewer windows with cancellations give no interval, nor do clients who left at fewer moments."""
+MOMENT_S: Final = 1.0
+"""Clients who left within it left together."""
 ANSWERS_IN_A_WINDOW: Final = 2.0
 """A window is so many times as long as an answer: the work for those who left ends in it or in
 the next one."""
@@ -47,7 +51,7 @@ class CancelledWork(msgspec.Struct, frozen=True, kw_only=True):
     ghost_tokens: float | None = None
     """(generated - received) / cancelled, at least 0. null: unknown."""
     interval: tuple[float, float] | None = None
-    """Its 95% interval. null: too few windows have cancellations."""
+    """Its 95% interval. null: clients left at too few moments."""
     still_running: float = 0.0
     """So many requests ran in the server at the last reading, so it generated more."""
     needed: str = "a longer run"
@@ -90,7 +94,7 @@ def measure_cancelled_work(
         generated=generated,
         received=received,
         ghost_tokens=max(generated - received, 0.0) / cancelled,
-        interval=_find_interval(curves, columns, tokens),
+        interval=_find_interval(curves, columns, tokens, generated - received),
         still_running=still_running,
         needed=describe_used_up_load(run) or "a longer run",
     )
@@ -137,6 +141,47 @@ def _count_received(columns: RequestColumns) -> Floats | None:
 
 
 def _find_interval(
+    curves: Sequence[_TokenCurve], columns: RequestColumns, tokens: Floats, surplus: float
+) -> tuple[float, float] | None:
+    """``surplus``: the tokens generated beyond those received. None: clients left at too few moments."""
+    requests = columns.requests
+    left_at = requests.floats("closed_at")[requests.has("outcome", CANCELLED)]
+    _, left = np.unique(np.floor(left_at / MOMENT_S), return_counts=True)
+    counted = requests.floats("output_tokens")
+    lengths = np.concatenate((counted, requests.floats("asked_output_tokens"), [0.0]))
+    by_total = bound_by_total(
+        surplus,
+        left.astype(np.float64),
+        uncertain=float(tokens.sum() - np.nansum(counted)),
+        most=float(np.nanmax(lengths)),
+    )
+    by_windows = _find_interval_of_windows(curves, columns, tokens)
+    if by_total is None or by_windows is None:
+        return by_total or by_windows
+    return max(by_total[0], by_windows[0]), min(by_total[1], by_windows[1])
+
+
+def bound_by_total(
+    surplus: float, left: Floats, *, uncertain: float, most: float
+) -> tuple[float, float] | None:
+    """The widest 95% interval of the ghost tokens of a client that their sum allows, whoever has them.
+    ``left``: the clients of each moment at which any left. ``uncertain``: so many of the received
+    tokens are estimated. ``most``: no request has more. None: clients left at too few moments."""
+    clients = float(left.sum())
+    independent = clients**2 / float((left**2).sum())
+    if independent < LEAST_WINDOWS:
+        return None
+    total = max(surplus, 0.0)
+    mean = total / clients
+    largest = min(total, most) if mean <= most else total
+    # the variance is largest if each client has none or the most
+    variance = mean * (largest - mean) / (independent - 1)
+    half = find_student_t(independent - 1, TAIL) * math.sqrt(variance)
+    half += max(uncertain, -surplus) / clients
+    return max(mean - half, 0.0), mean + half
+
+
+def _find_interval_of_windows(
     curves: Sequence[_TokenCurve], columns: RequestColumns, tokens: Floats
 ) -> tuple[float, float] | None:
     """None: too few windows have cancellations."""

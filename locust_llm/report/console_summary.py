@@ -229,8 +229,9 @@ def _arrange_ending(
             others.append(text)
     kept_lines = len(_wrapped(unmet[0], width)) if unmet else 0
     undelivered = format_delivery_line(summary)
-    failures = _fit_failures(summary, run, width, room - kept_lines)
-    free = room - kept_lines - len(failures)
+    others_left = bool(others) and len(unmet) > 1  # beside the first one: a line counts them
+    failures = _fit_failures(summary, run, width, room - kept_lines - others_left)
+    free = room - kept_lines - others_left - len(failures)
     headline = " ".join(line.strip() for line in first)
     above = [*_fitting(_warnings(summary, run, headline), width, free, undelivered), *failures]
     # further failed rules are lines beyond LINES: they take the place of no warning
@@ -862,6 +863,9 @@ def _fitting_rules(texts: Sequence[str], width: int, room: int) -> list[str]:
     lines = _fitting(texts, width, room)
     if len(lines) == sum(len(_wrapped(text, width)) for text in texts):
         return lines
+    first = _wrapped(texts[0], width)
+    if len(first) == room:  # a rule with its reason says more than the lines behind it
+        return first
     fewer = _fitting(texts, width, room - 1)
     return [*fewer, MORE_RULES] if fewer else lines
 

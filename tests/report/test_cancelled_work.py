@@ -13,6 +13,7 @@ from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.report.cancelled_work import (
     CancelledWork,
+    bound_by_total,
     find_ratio_interval,
     measure_cancelled_work,
 )
@@ -55,8 +56,8 @@ def test_ghosts_are_the_tokens_that_nobody_received() -> None:
     )
     assert describe_cancelled_work(found) == (
         "The server generated 26 tokens, and the run received 6: 10 ghost tokens for each of 2 "
-        "cancelled requests, if nobody else used the server. There is no interval, as cancellations "
-        "were in too little of the run: a longer run may have one. Prefill for clients who left "
+        "cancelled requests, if nobody else used the server. There is no interval, as clients "
+        "left at too few moments: a longer run may have one. Prefill for clients who left "
         "makes no tokens, so it is not counted."
     )
     counted = a_run(check_cancellations=True, request_count=3)
@@ -160,6 +161,62 @@ def test_the_interval_holds_the_truth(spread: float) -> None:
         assert interval is not None
         held += interval[0] <= 100.0 <= interval[1]
     assert held >= 184
+
+
+def test_the_total_bounds_the_interval() -> None:
+    """19 tokens for 19 clients who left at 19 moments: if one has them all, the mean is off by t(18) =
+    2.101 times the root of 1 x (19 - 1) / 18 = 1. Of 38 estimated tokens each has two."""
+    left = np.ones(19)
+    assert bound_by_total(19.0, left, uncertain=0.0, most=128.0) == pytest.approx(
+        (0.0, 3.101), abs=0.001
+    )
+    assert bound_by_total(19.0, left, uncertain=38.0, most=128.0) == pytest.approx(
+        (0.0, 5.101), abs=0.001
+    )
+    # 100 of at most 128 tokens each: t(18) times the root of 100 x 28 / 18
+    assert bound_by_total(1_900.0, left, uncertain=0.0, most=128.0) == pytest.approx(
+        (73.8, 126.2), abs=0.1
+    )
+
+
+def test_counters_that_lack_received_tokens_bound_it_too() -> None:
+    """The run received 38 tokens more than the server counted, which may be wrong by as many."""
+    bound = bound_by_total(-38.0, np.ones(19), uncertain=0.0, most=128.0)
+    assert bound == (0.0, 2.0)
+
+
+def test_those_who_left_together_count_once() -> None:
+    """Four moments with five clients each are too few. 12 + 4 x 1 are worth 16² / 148 = 1.7."""
+    assert bound_by_total(9.0, np.full(4, 5.0), uncertain=0.0, most=128.0) is None
+    together = np.array([12.0, 1, 1, 1, 1])
+    assert bound_by_total(9.0, together, uncertain=0.0, most=128.0) is None
+
+
+def test_the_bound_by_the_total_holds_the_truth() -> None:
+    """200 runs of 20 clients, of whom each fourth one leaves 80 tokens and others none: 20 each."""
+    draw = np.random.default_rng(1)
+    held = 0
+    for _ in range(200):
+        total = 80.0 * draw.binomial(20, 0.25)
+        bound = bound_by_total(total, np.ones(20), uncertain=0.0, most=128.0)
+        assert bound is not None
+        held += bound[0] <= 20.0 <= bound[1]
+    assert held >= 190
+
+
+def test_a_short_run_with_few_ghosts_is_decided() -> None:
+    """Answers of 4 s need windows of 8 s, of which 24 s have three. The clients left at six moments,
+    and the server generated a token for each of them: t(5) = 2.571 times the root of 1 x (2 - 1) / 5,
+    as no request has more than two tokens."""
+    records = [answered(100, 4000, sent_at=10.0 + 4 * number) for number in range(6)]
+    records += [cancel(100, sent_at=11.0 + 4 * number) for number in range(6)]
+    columns = collect_columns(records)
+    work = measure_cancelled_work(read_counters(*np.linspace(0, 24, 26)), columns, CHECKED)
+    assert work is not None
+    assert (work.generated, work.received, work.ghost_tokens) == (24.0, 18.0, 1.0)
+    assert work.interval == pytest.approx((0.0, 2.150), abs=0.001)
+    (found,) = summarise_run(columns, CHECKED, cancelled_work=work).slos
+    assert found.status == PASS
 
 
 FEW = (9, 9, 9, 9, 9)

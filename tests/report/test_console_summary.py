@@ -691,6 +691,15 @@ def test_rules_without_room_are_named_as_left_out() -> None:
     assert _fitting_rules(rules, 40, 0) == []
 
 
+def test_the_first_rule_keeps_its_place_before_the_shorter_line_on_all_rules() -> None:
+    rule = "  INCONCLUSIVE a: " + "x " * 20
+    assert _fitting_rules([rule, "1 rule is INCONCLUSIVE"], 40, 2) == _wrapped(rule, 40)
+    assert _fitting_rules([rule, "1 rule is INCONCLUSIVE", "  PASS b"], 40, 3) == [
+        *_wrapped(rule, 40),
+        MORE_RULES,
+    ]
+
+
 @pytest.mark.parametrize(
     ("sources", "unit"),
     [

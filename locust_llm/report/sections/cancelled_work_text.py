@@ -10,7 +10,7 @@ from locust_llm.text.format import format_brief, format_count
 from .section import ReportSection
 
 NO_INTERVAL: Final = (
-    "There is no interval, as cancellations were in too little of the run: {needed} may have one"
+    "There is no interval, as clients left at too few moments: {needed} may have one"
 )
 MISSED: Final = "Prefill for clients who left makes no tokens, so it is not counted."
 

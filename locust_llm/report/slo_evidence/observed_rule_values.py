@@ -76,9 +76,7 @@ from .observed_value import ObservedValue as ObservedValue
 
 TOO_FEW: Final = "too few samples"
 """Begins a reason that more requests may change."""
-FEW_WINDOWS: Final = (
-    "cancellations are in too little of the run for an interval: {needed} may have one"
-)
+FEW_MOMENTS: Final = "clients left at too few moments for an interval: {needed} may have one"
 STRETCHES: Final = 64
 """Of a run, for figures that are of no single request: pooled gaps."""
 THIRDS: Final = 3
@@ -180,7 +178,7 @@ def _observe_ghost_tokens(work: CancelledWork | None) -> ObservedValue:
         return ObservedValue(None, count=work.cancelled, note=work.problem)
     if work.interval is None:
         return ObservedValue(
-            work.ghost_tokens, count=work.cancelled, note=FEW_WINDOWS.format(needed=work.needed)
+            work.ghost_tokens, count=work.cancelled, note=FEW_MOMENTS.format(needed=work.needed)
         )
     low, high = work.interval
     if work.still_running:
