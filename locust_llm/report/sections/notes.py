@@ -769,8 +769,8 @@ def _saturated(summary: Summary) -> Iterator[str]:
 
 
 def _sent_late(summary: Summary) -> Iterator[str]:
-    """A few requests of few, which decide nothing."""
-    if summary.client is None or LATE_SEND in summary.client.signals:
+    """A few requests of few, which decide nothing. Of a sweep each stage has its own verdict and note."""
+    if summary.staged or summary.client is None or LATE_SEND in summary.client.signals:
         return
     for e in summary.evidence:
         latest_ms, share = e.latest_send_ms, e.late_share
@@ -779,7 +779,7 @@ def _sent_late(summary: Summary) -> Iterator[str]:
         begin = "WARNING: the" if latest_ms > VERY_LATE_MS else "The"
         yield (
             f"{begin} load generator ({e.worker}) sent the latest of {format_count(e.requests, 'request')} "
-            f"{format_duration(latest_ms / 1e3)} late. That is {share:.1%} of the requests' time, "
+            f"{format_duration(latest_ms / 1e3)} after its admission. That is {share:.1%} of the requests' time, "
             f"so it does not lower the client verdict."
         )
 

@@ -5,12 +5,14 @@ import random
 import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
+from support.stages import a_level
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import DecidedRule, Run, UserStart
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.notes import make_remarks, select_top_remarks
 from locust_llm.report.summarise_metrics import summarise_run
+from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.server.prepare_run import SAME_WORDS
 from locust_llm.slo.rules import INCONCLUSIVE, PASS
 
@@ -333,15 +335,30 @@ def test_one_late_request_of_few_is_named_with_its_size_and_what_it_took() -> No
     late = answered(805, sent_at=10.195, asked_at=10.0, admitted_at=10.0, worker="local")
     others = [answered(1000, admitted_at=10.0, worker="local")] * 99
     text = (
-        "the load generator (local) sent the latest of 38 requests 195 ms late. That is 0.5% of the "
+        "the load generator (local) sent the latest of 38 requests 195 ms after its admission. That is 0.5% of the "
         "requests' time, "
     )
     assert f"WARNING: {text}so it does not lower the client verdict." in said([late, *others[:37]])
-    assert "late. That is" not in said([late, *others])
+    assert "after its admission" not in said([late, *others])
     little = replace(late, sent_at=10.03)
-    assert "\nThe load generator (local) sent the latest of 38 requests 30 ms late." in said(
-        [little, *others[:37]]
+    assert (
+        "\nThe load generator (local) sent the latest of 38 requests 30 ms after its admission."
+        in said([little, *others[:37]])
     )
-    assert "195 ms late. That is 1.0%" in said([late, late, *others[:36]])
-    assert "late. That is" not in said([*[late] * 20, *others[:18]])  # they do lower it
-    assert "late. That is" not in said(others[:38])
+    assert "195 ms after its admission. That is 1.0%" in said([late, late, *others[:36]])
+    assert "after its admission" not in said([*[late] * 20, *others[:18]])  # they do lower it
+    assert "after its admission" not in said(others[:38])
+
+
+def test_a_sweep_has_no_note_on_late_sends_beside_the_verdicts_of_its_stages() -> None:
+    """They differ: one stage may be INVALID by late sends that are little in all stages."""
+    late = answered(805, sent_at=10.195, asked_at=10.0, admitted_at=10.0, worker="local")
+    others = [answered(1000, admitted_at=10.0, worker="local")] * 37
+    run = a_run()
+    summary = summarise_run(collect_columns([late, *others]), run)
+    assert any("after its admission" in text for text in make_remarks(summary, run))
+    sweep = SweepSummary(
+        axis="concurrency", unit="users", levels=(a_level(1),), ended="all stages ran"
+    )
+    of_sweep = make_remarks(replace(summary, sweep=sweep), run)
+    assert not any("after its admission" in text for text in of_sweep)
