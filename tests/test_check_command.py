@@ -20,6 +20,7 @@ from locust_llm.check_command import (
     NOTE,
     PROBLEM,
     CheckFinding,
+    _cache,
     _describe_early_event,
     check_server,
     format_finding,
@@ -172,6 +173,24 @@ def test_a_prefix_cache(server: TinyServer) -> None:
     said = found(server)
     assert said["prefix cache"].level == NOTE
     assert said["prefix cache"].found.startswith("784 of 800 tokens cached")
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "again_ms", "new_ms", "level", "words"),
+    [
+        (338, 65, 340, NOTE, "the same prompt again: TTFT 65 ms, and 338 ms for a new one"),
+        (2000, 50, 60, FINE, "no sign of one: the same prompt took as long as a new one"),
+        (2000, 50, None, NOTE, "not known: only the first request was slower than its repetition"),
+        (50, 50, None, FINE, "no sign of one: the same prompt took as long as a new one"),
+    ],
+)
+def test_a_slow_first_answer_is_no_prefix_cache(
+    first_ms: float, again_ms: float, new_ms: float | None, level: str, words: str
+) -> None:
+    """A proxy that starts up is slow once, for whatever prompt: a new one is as fast as the same."""
+    new = None if new_ms is None else answered(new_ms)
+    finding = _cache(answered(first_ms), answered(again_ms), new)
+    assert (finding.level, finding.found) == (level, words)
 
 
 def test_outputs_that_end_when_they_like(server: TinyServer) -> None:
