@@ -109,7 +109,7 @@ def read_figures(path: Path) -> list[Figures]:
         if loads:
             return loads
         raise UnknownFormat(
-            f"it is not JSON ({error}), and has no table with a latency or a TTFT"
+            f"it is not JSON ({error}), and has no table with a latency or a TTFT that can be read"
         ) from None
     results = documents.found if len(documents.found) > 1 else split_results(documents.found[0])
     if len(results) == 1 and not documents.cut:

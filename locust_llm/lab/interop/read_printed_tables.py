@@ -1,5 +1,5 @@
-"""Text table: reads metrics that a tool printed as boxes, pipes or Markdown, with its command line
-above."""
+"""Text table: reads metrics that a tool printed as boxes, pipes, Markdown or columns of a console, with
+its command line above."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,6 +12,10 @@ from locust_llm.lab.interop.load_metrics import Figures
 from .json_fields import S_PER, read_distribution, read_finite_or_nan, read_whole
 
 CELLS: Final = re.compile("[│|┃]")
+COLUMNS: Final = re.compile(r"\s{2,}")
+"""What is between the columns of a console."""
+MARKS: Final = "*~\\ "
+"""What our own tables have beside values: few values, or inexact."""
 BORDER: Final = re.compile(r"\s*[|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-][\s|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-]*")
 HEAD: Final = ("avg", "mean", "min", "max", "p50", "median", "p90", "p95", "p99", "std")
 NAMES: Final[dict[str, tuple[str, ...]]] = {
@@ -23,7 +27,7 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
 }
 RATES: Final[dict[str, tuple[str, ...]]] = {
     "requests_per_s": ("request throughput",),
-    "output_tokens_per_s": ("output token throughput", "output throughput"),
+    "output_tokens_per_s": ("output token throughput", "output throughput", "output"),
     "total_tokens_per_s": ("total token throughput",),
     "duration_s": ("benchmark duration",),
     "requests": ("request count", "successful requests"),
@@ -51,11 +55,13 @@ def read_tables(words: str) -> list[Figures]:
     rows: dict[str, dict[str, object]] = {}
     head: list[str] = []
     for line in [*words.splitlines(), ""]:
-        cells = [cell.strip() for cell in CELLS.split(line)][1:-1]
+        cells = _split_cells(line)
         if len(cells) > 2 and any(cell.lower() in HEAD for cell in cells[1:]):
             head = [cell.lower() for cell in cells[1:]]
         elif head and len(cells) == len(head) + 1:
             rows[cells[0].lower()] = dict(zip(head, cells[1:], strict=True))
+        elif rows and len(cells) == 1 and UNIT.search(line):
+            continue  # the second line of a long name
         elif rows and not BORDER.fullmatch(line):
             tables += _load(rows, "\n".join(above), len(tables) + 1)
             rows = {}
@@ -66,16 +72,22 @@ def read_tables(words: str) -> list[Figures]:
     return tables
 
 
+def _split_cells(line: str) -> list[str]:
+    """The cells, of which the head of a console's columns lacks the first one."""
+    if CELLS.search(line):
+        return [cell.strip(MARKS) for cell in CELLS.split(line)][1:-1]
+    cells = [cell.strip(MARKS) for cell in COLUMNS.split(line.strip())]
+    return ["", *cells] if all(cell.lower() in HEAD for cell in cells) else cells
+
+
 def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterator[Figures]:
     values: dict[str, object] = {}
     for name, row in rows.items():
         scale = S_PER.get(unit[1].lower(), 1.0) if (unit := UNIT.search(name)) else 1.0
         if field := _field(name, NAMES):
             values[field] = read_distribution(row.items(), scale)
-        elif (field := _field(name, RATES)) and (
-            first := read_finite_or_nan(next(iter(row.values()), None))
-        ) is not None:
-            values[field] = round(first) if field in COUNTS else first
+        elif (field := _field(name, RATES)) and (mean := _read_mean(row)) is not None:
+            values[field] = round(mean) if field in COUNTS else mean
     if "latency" not in values and "ttft" not in values:
         return
     flags = dict(FLAG.findall(above))
@@ -92,6 +104,11 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
     tool = "AIPerf" if "aiperf" in above.lower() else "table"
     label = str(place) if tool == "table" else f"table {place}"
     yield msgspec.convert({"tool": tool, "label": label, **values}, Figures)
+
+
+def _read_mean(row: Mapping[str, object]) -> float | None:
+    """Of a rate, which has no percentiles."""
+    return read_finite_or_nan(row.get("avg", next(iter(row.values()), None)))
 
 
 def _field(name: str, fields: Mapping[str, tuple[str, ...]]) -> str:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.records import a_run, answered
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.interop import audit_command as command
@@ -24,6 +25,10 @@ from locust_llm.lab.interop.audit import (
     check_token_throughput,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.report.console_summary import format_ending
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.render.text_report import render_console
+from locust_llm.report.summarise_metrics import summarise_run
 
 TTFT = Distribution(avg=0.5, min=0.2, max=1.0, std=0.2, percentiles={50.0: 0.45, 99.0: 0.95})
 LATENCY = Distribution(avg=2.5, min=1.2, max=4.0, std=0.5, percentiles={50.0: 2.4, 99.0: 3.9})
@@ -224,6 +229,21 @@ def test_the_sample_tables_of_a_tutorial(
     for product in ("9.125", "8.089", "12.19"):  # requests/s x TTFT, of 3, 5 and 10 allowed
         assert f"TTFT = {product} requests awaiting their first token on average" in said
     assert said.count("cannot be true") == 3
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_tables_of_this_tool_are_read(tmp_path: Path, verbose: bool) -> None:
+    """A request a second: first tokens after 100 ms, three tokens in 200 ms. 120 tokens in 39.2 s."""
+    run = a_run()
+    records = [answered(100, 150, 200, sent_at=10.0 + second) for second in range(40)]
+    summary = summarise_run(collect_columns(records), run)
+    shown = render_console(summary, run, "r", 120) if verbose else format_ending(summary, run, "r")
+    (tmp_path / "out.txt").write_text(shown)
+    load = read_foreign_results.read_figures(tmp_path / "out.txt")[0]
+    assert load.ttft.percentiles[50.0] == pytest.approx(0.1)
+    assert load.latency.avg == pytest.approx(0.2)
+    assert load.tpot.max == pytest.approx(0.05)
+    assert load.output_tokens_per_s == pytest.approx(3.06, abs=0.01)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
