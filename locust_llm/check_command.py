@@ -450,8 +450,8 @@ def _cache(first: Record, again: Record, other: Record | None) -> CheckFinding:
     """``again`` has the prompt of ``first``, ``other`` a new one. The first request of all may be slow
     for other reasons, as a proxy and a server start up with it: a new prompt shows that."""
     cached = again.cached_tokens or 0
-    again_s = again.ttft_s or 0.0
     new_s = min(record.ttft_s or math.inf for record in (first, other or first))
+    again_s = again.ttft_s or new_s
     if not cached and again_s >= MAX_CACHED_RATIO * new_s:
         return CheckFinding(
             FINE, "prefix cache", "no sign of one: the same prompt took as long as a new one"
