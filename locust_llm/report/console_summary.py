@@ -587,7 +587,7 @@ def _mean_and_greatest(row: Row) -> tuple[str, str]:
         return rate, format_number(row.max)
     decimals = choose_row_decimals(row)
     mean = f"{mark_inexact(row, 'avg')}{format_number(row.avg, most=decimals)}"
-    return mean, format_number(row.max, most=decimals)
+    return mean, f"{mark_inexact(row, 'max')}{format_number(row.max, most=decimals)}"
 
 
 def _stages(

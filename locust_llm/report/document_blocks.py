@@ -35,7 +35,8 @@ SCARCE_NOTE: Final = (
 )
 
 INEXACT: Final = "~"
-INEXACT_NOTE: Final = f"{INEXACT} may be off by more than {FINE_SHARE:.0%} and {FINE_MS:g} ms"
+OFF_BY_MORE: Final = f"may be off by more than {FINE_SHARE:.0%} and {FINE_MS:g} ms"
+INEXACT_NOTE: Final = f"{INEXACT} {OFF_BY_MORE}"
 
 
 class Heading(NamedTuple):

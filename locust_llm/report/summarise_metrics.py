@@ -70,6 +70,7 @@ from locust_llm.slo.metric_definitions import (
     Metric,
 )
 from locust_llm.slo.rules import SloResult
+from locust_llm.text.format import name_percentile
 from locust_llm.trends.soak_judgement import make_soak_findings
 from locust_llm.trends.soak_readings import SoakReading
 
@@ -163,8 +164,9 @@ def summarise_run(
     rows = _rows(main, gaps["profiling"], percentiles, rates, looks)
     errors = tuple(_figure_errors(rows, main, run, columns, experiment))
     judged = tuple(error for error in errors if error.judged)
-    rows = _mark_inexact(rows, judged)  # those that the client verdict is of
     inexact = find_inexact_values(columns.requests, run, judged)
+    if inexact.sources is not None:
+        rows = _mark_inexact(rows, errors)
     # an experiment is about gaps
     words = MAIN if experiment is None else (*MAIN, BY_NAME[POOLED].word)
     verdict = judge_figures(judged, found, words)
@@ -278,7 +280,8 @@ def _figure_errors(
 
 
 def _mark_inexact(rows: Sequence[Row], errors: Sequence[FigureError]) -> tuple[Row, ...]:
-    """Each row with its values that the load generator may have too wrong."""
+    """Each row with its values that the load generator may have too wrong, also those of too few
+    requests for the client verdict."""
     inexact = dict[str, tuple[str, ...]]()
     for error in errors:
         if error.level != FINE:
@@ -286,8 +289,17 @@ def _mark_inexact(rows: Sequence[Row], errors: Sequence[FigureError]) -> tuple[R
     if all(error.word != TTFT_FROM_DUE.word for error in errors):
         # without a schedule and a gate it is TTFT
         inexact[TTFT_FROM_DUE.word] = inexact.get(TTFT.word, ())
+    # the fastest users have the least ITL
+    inexact[PER_USER.word] = tuple(map(_mirror_stat, inexact.get(ITL.word, ())))
     words = {row.tag: BY_NAME[row.tag].word for row in rows if row.tag in BY_NAME}
     return tuple(replace(row, inexact=inexact.get(words.get(row.tag, ""), ())) for row in rows)
+
+
+def _mirror_stat(stat: str) -> str:
+    """``p5`` of ``p95``: the statistic of 1 / value."""
+    if stat.startswith("p"):
+        return name_percentile(100 - float(stat.removeprefix("p")))
+    return {"min": "max", "max": "min"}.get(stat, stat)
 
 
 def _mark_rows(

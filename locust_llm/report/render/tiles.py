@@ -13,7 +13,7 @@ from locust_llm.records.outcomes import CUT, FAILURES
 from locust_llm.records.outcomes import OK as ANSWERED
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.document_blocks import mark_scarce
+from locust_llm.report.document_blocks import OFF_BY_MORE, mark_scarce
 from locust_llm.report.open_loop_delivery import describe_span
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.request_table import RequestTable
@@ -330,7 +330,8 @@ def _latency_tile(
         value=value,
         more=more,
         kind="" if label or result is None else RESULT_CLASSES.get(result.status, ""),
-        spoiled=_describe_error(error),
+        # no amount is known of a value of too few requests for the client verdict
+        spoiled=_describe_error(error) or OFF_BY_MORE * (name_percentile(percent) in row.inexact),
         unusable=error is not None and error.level == INVALID,
         spark="" if lines is None else lines.of_percentile(metric.column, percent),
     )

@@ -315,7 +315,9 @@ def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
             label_row(row),
             *quantiles,
             f"{inexact}{avg}",
-            *(format_number(v, most=most) for v in (row.min, row.max, row.std)),
+            f"{mark_inexact(row, 'min')}{format_number(row.min, most=most)}",
+            f"{mark_inexact(row, 'max')}{format_number(row.max, most=most)}",
+            format_number(row.std, most=most),
             count,
         )
 

@@ -40,7 +40,7 @@ class InexactValues:
         if self.sources is None or metric is None or row.avg is None or not is_time:
             return row
         errors = measure_latency_errors(row, metric, part, self.sources)
-        wrong = (error.stat for error in errors if error.judged and error.level != FINE)
+        wrong = (error.stat for error in errors if error.level != FINE)
         return replace(row, inexact=tuple(wrong))
 
     def find_stats(

@@ -71,6 +71,7 @@ from locust_llm.slo.metric_definitions import (
 )
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import Rule
+from locust_llm.text.format import name_percentile
 
 from .censoring import (
     bound_rate_amounts,
@@ -424,7 +425,7 @@ def measure_compared_ttft(ttft_s: float | None, run: Run) -> Iterator[FigureErro
 def measure_latency_errors(
     row: Row, metric: Metric, ok: RequestSelection, sources: ErrorSources
 ) -> Iterator[FigureError]:
-    """The errors of a row of these requests, of its percentiles and its mean."""
+    """The errors of a row of these requests, of its percentiles, its ends and its mean."""
     values = ok[metric.column]
     there = ~np.isnan(values)
     reported = values[there] * 1e3
@@ -441,7 +442,8 @@ def measure_latency_errors(
     whole = _ordered(reported)
     ends = {cause: _moved(reported, *reach, whole) for cause, reach in each.items()}
     both = next(iter(ends.values())) if len(ends) == 1 else _moved(reported, below, above, whole)
-    for percentile in row.percentiles:
+    for shown in _list_percentiles(row):
+        percentile = shown.percentile
         causes = {
             cause: max(percentile_error_ends(percentile, least, whole, most, None))
             for cause, (least, most) in ends.items()
@@ -449,7 +451,7 @@ def measure_latency_errors(
         if bounds is not None:
             causes[SENTINELS] = max(percentile_error_ends(percentile, whole, whole, whole, bounds))
         found = percentile_error_ends(percentile, both[0], whole, both[1], bounds)
-        yield _percentile_of(row, metric.word, percentile, found, causes)
+        yield _percentile_of(row, metric.word, shown, found, causes)
     assert row.avg is not None
     off = 0.0 if bounds is None else largest_error_ms(bounds, average=True)
     causes = {cause: max(low.mean(), high.mean()) for cause, (low, high) in each.items()}
@@ -486,7 +488,8 @@ def _gap_errors(
     low = least.ordered()
     reported = gaps.ordered()
     high = most.ordered()
-    for percentile in row.percentiles:
+    for shown in _list_percentiles(row):
+        percentile = shown.percentile
         causes = dict[str, float]()
         if merged is not None:
             causes[sources.merging] = max(
@@ -497,7 +500,20 @@ def _gap_errors(
                 percentile_error_ends(percentile, reported, reported, reported, sources.gap)
             )
         found = percentile_error_ends(percentile, low, reported, high, sources.gap)
-        yield _percentile_of(row, "icl", percentile, found, causes)
+        yield _percentile_of(row, "icl", shown, found, causes)
+    yield _gap_mean_error(row, sources, (least, gaps, most))
+
+
+def _gap_mean_error(
+    row: Row, sources: ErrorSources, counted: tuple[GapCounts, GapCounts, GapCounts]
+) -> FigureError:
+    """No verdict is of the mean of gaps."""
+    low, mean, high = (gaps.avg_ms or 0.0 for gaps in counted)
+    off = 0.0 if sources.gap is None else largest_error_ms(sources.gap, average=True)
+    moved = max(mean - low, 0.0), max(high - mean, 0.0)
+    causes = {sources.merging: max(moved), SENTINELS: off}
+    found = _figure_of(row, "icl", "avg", mean, (moved[0] + off, moved[1] + off), causes)
+    return msgspec.structs.replace(found, judged=False)
 
 
 def _rate_error(row: Row, word: str, ok: RequestSelection, sources: ErrorSources) -> FigureError:
@@ -531,12 +547,29 @@ def lost_shares(part: RequestSelection, sources: ErrorSources) -> Iterator[tuple
             yield cause, share
 
 
+class _ShownPercentile(NamedTuple):
+    """A percentile of a row by the name of its statistic."""
+
+    stat: str
+    percentile: float
+    value: float
+
+
+def _list_percentiles(row: Row) -> Iterator[_ShownPercentile]:
+    """The percentiles of a row, and its ends, which are p0 and p100."""
+    for percentile, value in row.percentiles.items():
+        yield _ShownPercentile(name_percentile(percentile), percentile, value)
+    for stat, percentile, end in (("min", 0.0, row.min), ("max", 100.0, row.max)):
+        if end is not None:
+            yield _ShownPercentile(stat, percentile, end)
+
+
 def _percentile_of(
-    row: Row, word: str, percentile: float, ends: Ends, causes: dict[str, float]
+    row: Row, word: str, shown: _ShownPercentile, ends: Ends, causes: dict[str, float]
 ) -> FigureError:
-    found = _figure_of(row, word, f"p{percentile:g}", row.percentiles[percentile], ends, causes)
-    few = has_too_few_values(row.count or 0, percentile)
-    return msgspec.structs.replace(found, judged=percentile in JUDGED and not few)
+    found = _figure_of(row, word, shown.stat, shown.value, ends, causes)
+    few = has_too_few_values(row.count or 0, shown.percentile)
+    return msgspec.structs.replace(found, judged=shown.percentile in JUDGED and not few)
 
 
 def _figure_of(

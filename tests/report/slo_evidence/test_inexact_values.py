@@ -10,6 +10,7 @@ from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.report.console_summary import format_ending
 from locust_llm.report.document_blocks import INEXACT, INEXACT_NOTE, Block, TableBlock, TextBlock
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.metrics_by_group import WHOLE
@@ -63,9 +64,54 @@ def test_a_group_is_marked_by_its_own_requests_and_all_together_as_the_main_tabl
     }
     assert marks.pop("100") == marks.pop("1") == ()
     assert set(marks.pop("900")) >= {"p50", "p95"}
-    assert set(marks.pop(WHOLE)) == set(ttft.inexact)
+    of_groups = {"avg", "min", "max", "p50", "p95", "p99"}
+    assert set(marks.pop(WHOLE)) == of_groups.intersection(ttft.inexact)
     tables = [*make_detail_tables(summary, run)]
     assert INEXACT_NOTE in texts(tables)
+
+
+def test_every_value_of_one_request_has_its_mark() -> None:
+    """Its first chunk may have come at 80 ms instead of 140: no percentile of one request counts for
+    the client verdict, and each is as inexact as the mean."""
+    run = a_run()
+    summary = summarise_run(collect_columns([answered(140, 140, 160, sent_at=10.0, **MERGED)]), run)
+    rows = {row.tag: row for row in summary.rows}
+    ttft = rows["time_to_first_token"]
+    stats = {f"p{percentile:g}" for percentile in ttft.percentiles}
+    assert set(ttft.inexact) == {*stats, "avg", "min", "max"}
+    (cells,) = (
+        row
+        for block in make_main_tables(summary, run)
+        for row in (block.rows if isinstance(block, TableBlock) else ())
+        if row[0].startswith("Time to First Token")
+    )
+    *values, std, count = cells[1:]
+    assert [value.strip("*") for value in values] == [f"{INEXACT}140.00"] * len(values)
+    assert (std, count) == ("-", "1")
+    (line,) = (
+        line
+        for line in format_ending(summary, run, "reports/x").splitlines()
+        if line.startswith("TTFT (ms) ")
+    )
+    assert line.count(INEXACT) == len(line.split()) - 2, line
+
+
+def test_the_fastest_users_are_as_inexact_as_the_shortest_itl() -> None:
+    """The answers of one in five end merged: their ITL of 100 ms may be 40 ms."""
+    records = [
+        answered(
+            50, 60, 250, sent_at=10.0 + i, **({"merged": ((2, 120_000),)} if i % 5 == 0 else {})
+        )
+        for i in range(200)
+    ]
+    summary = summarise_run(collect_columns(records), a_run())
+    rows = {row.tag: row.inexact for row in summary.rows}
+    itl, users = rows["inter_token_latency"], rows["output_token_throughput_per_user"]
+    mirrored = {"min": "max", "max": "min", "avg": "avg"}
+    assert itl
+    assert set(users) == {
+        mirrored.get(stat) or f"p{100 - float(stat.removeprefix('p')):g}" for stat in itl
+    }
 
 
 def test_the_table_with_failures_has_the_marks_and_no_failure_has_one() -> None:
