@@ -385,7 +385,7 @@
     liveSide.showParts(status);
     liveSide.showFailures(status);
     liveSide.showFindings(status);
-    liveSide.showEngine(history.points);
+    liveSide.showEngine(history.points, status.state === "over");
     liveSide.showGenerator(status);
     if ("lines" in status) liveSide.showRequests(status.lines);
   }

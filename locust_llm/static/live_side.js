@@ -85,7 +85,7 @@ const liveSide = (() => {
   // -- the server's own metrics --------------------------------------------------------------------------------------------------
 
   const valuesOf = (point, chart) => (point?.[SERVER]?.[chart] ?? []).filter((value) => typeof value === "number");
-  function showEngine(points) {
+  function showEngine(points, isOver) {
     const last = points.at(-1);
     const total = (chart) => (valuesOf(last, chart).length ? liveValues.sum(valuesOf(last, chart)) : null);
     const most = (chart) => (valuesOf(last, chart).length ? Math.max(...valuesOf(last, chart)) : null);
@@ -96,7 +96,7 @@ const liveSide = (() => {
     ].filter(([value]) => value !== null).map(([value, write]) => write(value));
     by("engine").hidden = !points.some((point) => valuesOf(point, RUNNING).length);
     if (by("engine").hidden) return;
-    by("engine").querySelector("p").textContent = facts.join(" · ") || "Its metrics have no answer.";
+    by("engine").querySelector("p").textContent = liveValues.describeEngine(facts, isOver);
     const shown = points.filter((point) => point[AT] >= last[AT] - SPARK_S && valuesOf(point, RUNNING).length);
     const heights = shown.map((point) => liveValues.sum(valuesOf(point, RUNNING)));
     const top = Math.max(...heights, 1), span = Math.max(last[AT] - (shown[0]?.[AT] ?? 0), 1);

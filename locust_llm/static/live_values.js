@@ -52,6 +52,11 @@ const liveValues = (() => {
     const few = ["p50", "p95", "p99"].filter((name) => isFew(name, count));
     return `last 10 s, ${chartFormat.brief(count)} requests${few.length ? `; too few for ${few.join(", ")}` : ""}`;
   }
+  // What the server's own metrics said last. After the end that is no state of the server.
+  function describeEngine(facts, isOver) {
+    if (!facts.length) return "Its metrics have no answer.";
+    return `${isOver ? "At the last reading: " : ""}${facts.join(" · ")}`;
+  }
   const sum = (values) => values.reduce((total, value) => total + value, 0);
 
   // The x of the points, with one in each hole; and a column with nothing there.
@@ -106,6 +111,6 @@ const liveValues = (() => {
 
   return {
     RATE_S, SILENT_MS, AT, USERS, LIMIT, USED_S, WAITING_S, DECODING_S, TTFT, ITL, TOKENS, OK, FAILED, SERVER, LATENCY, IN_FLIGHT_AT,
-    findRates, breakAtHoles, findEnd, findPlanned, findShare, describeSilence, describeCount, isFew, markPercentile, sum,
+    findRates, breakAtHoles, findEnd, findPlanned, findShare, describeSilence, describeCount, describeEngine, isFew, markPercentile, sum,
   };
 })();

@@ -74,3 +74,10 @@ test("a percentile of too few values is marked, beside the charts as in the tabl
     liveValues.markPercentile("12", "p95", 20, ["p50", "p95"]), liveValues.markPercentile("12", "p99", 20, ["p99"])];
   assert.deepEqual(marked, ["12*", "12", "~12", "~12*"]);
 });
+
+test("after the end the server's values are those of the last reading", () => {
+  const facts = ["4 running", "0 waiting"];
+  assert.equal(liveValues.describeEngine(facts, false), "4 running · 0 waiting");
+  assert.equal(liveValues.describeEngine(facts, true), "At the last reading: 4 running · 0 waiting");
+  assert.equal(liveValues.describeEngine([], true), "Its metrics have no answer.");
+});
