@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.settings.sweep_option import REPEAT
+from locust_llm.settings.sweep_option import MAX_RESIDUAL, REPEAT
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
 from locust_llm.slo.metric_definitions import name_token_rate
 from locust_llm.slo.rules import SloResult
@@ -289,6 +289,12 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
         if per_s is None or self.duration_s is None or self.silent_s >= self.duration_s:
             return None
         return per_s * self.duration_s / (self.duration_s - self.silent_s)
+
+    @property
+    def stationary(self) -> bool:
+        """Its rates, its requests in flight and their times fit together (Little's law). Of a stage that
+        is short for its requests they do not, and its rates may be far off."""
+        return self.residual is None or self.residual < MAX_RESIDUAL
 
     @property
     def sound(self) -> bool:

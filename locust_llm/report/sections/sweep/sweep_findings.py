@@ -97,6 +97,7 @@ def describe_sweep_findings(
         for level in sound
         if highest is not None
         and level.value <= highest
+        and level.stationary
         and (level.slo_status == PASS or safe is not None)
     ]
     if within:
@@ -113,7 +114,7 @@ def describe_sweep_findings(
         higher = [
             level for level in levels if highest is not None and best.value < level.value <= highest
         ]
-        if any(level.distorted for level in higher):
+        if any(level.distorted or not level.stationary for level in higher):
             where = f"at {describe_levels(axis, best)}, the highest stage whose rates are accurate"
         if any(level.silence for level in higher):
             where = f"at {describe_levels(axis, best)}, the highest stage in which answers never stopped"

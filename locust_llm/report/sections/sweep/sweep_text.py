@@ -312,8 +312,7 @@ def format_stage_status(level: LoadLevel) -> str:
 
 
 def format_token_rate(level: LoadLevel) -> str:
-    inexact = INEXACT * ("output_token_throughput" in level.inexact_rates)
-    return f"{inexact}{format_number(level.output_tokens_per_s, 4)}"
+    return f"{_mark_rate(level, 'output_token_throughput')}{format_number(level.output_tokens_per_s, 4)}"
 
 
 def name_request_rate(axis: str) -> str:
@@ -324,8 +323,12 @@ def name_request_rate(axis: str) -> str:
 def format_request_rate(level: LoadLevel) -> str:
     if not level.requests_per_s and is_too_short_for_its_requests(level):
         return "-"
-    inexact = INEXACT * ("request_throughput" in level.inexact_rates)
-    return f"{inexact}{format_number(level.requests_per_s, 4)}"
+    return f"{_mark_rate(level, 'request_throughput')}{format_number(level.requests_per_s, 4)}"
+
+
+def _mark_rate(level: LoadLevel, tag: str) -> str:
+    """The mark of a rate that the load generator may have wrong, or that is of too short a stage."""
+    return INEXACT * (tag in level.inexact_rates or not level.stationary)
 
 
 def _has_too_few(result: SloResult) -> bool:
@@ -350,7 +353,9 @@ def _legend(sweep: SweepSummary) -> str:
         "per user: output tokens/s of one user, p50",
     ]
     rows = chain.from_iterable(level.latencies.values() for level in sweep.levels)
-    if any(row.inexact for row in rows) or any(level.inexact_rates for level in sweep.levels):
+    if any(row.inexact for row in rows) or any(
+        level.inexact_rates or not level.stationary for level in sweep.levels
+    ):
         notes.append(INEXACT_NOTE)
     if any(level.slowdown is not None for level in sweep.levels):
         notes.append(
@@ -369,11 +374,7 @@ def _legend(sweep: SweepSummary) -> str:
         )
     if not sweep.repeats:
         notes.append(f"the sweep ended: {sweep.ended or 'the run did not end cleanly'}")
-    unsteady = [
-        level
-        for level in sweep.levels
-        if level.residual is not None and level.residual >= MAX_RESIDUAL
-    ]
+    unsteady = [level for level in sweep.levels if not level.stationary]
     if unsteady:
         notes.append(
             f"not stationary (off Little's law by {MAX_RESIDUAL:.0%} or more): "

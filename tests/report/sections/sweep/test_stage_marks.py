@@ -86,6 +86,13 @@ def test_a_rate_that_may_be_off_has_its_mark() -> None:
     assert format_request_rate(level) == "8.80"
 
 
+def test_rates_off_littles_law_have_their_mark() -> None:
+    """One user with answers of 1.35 s has 0.74 a second: 0.53 are 28 % off."""
+    level = a_level(1.0, 0.53, output_tokens_per_s=71.56, residual=0.28)
+    assert format_token_rate(level) == "~71.56"
+    assert format_request_rate(level) == "~0.53"
+
+
 def test_a_percentile_of_a_limit_has_the_mark_of_too_few_requests() -> None:
     """A p95 needs 20 requests: the 19 short ones are too few, the 99 long ones are others."""
     row = LimitRow(

@@ -166,6 +166,18 @@ def test_a_stage_that_is_not_decided_gives_no_limits_for_a_gateway() -> None:
     assert not list(describe_sweep_findings("concurrency", levels[1:], [knee], a_run().settings))
 
 
+def test_limits_for_a_gateway_do_not_rest_on_rates_off_littles_law() -> None:
+    levels = [
+        a_level(8, 2.5, slo="PASS"),
+        a_level(16, 3.0, slo="PASS", residual=0.28),
+    ]
+    assert told(levels) == [
+        "Limits for a gateway, at concurrency 8, the highest stage whose rates are accurate: 150 "
+        "requests per minute."
+    ]
+    assert told(levels[1:]) == []
+
+
 def test_a_higher_stage_within_the_slo_whose_rates_may_be_off_is_not_denied() -> None:
     """16 users hold the rules, and the load generator distorted their rate."""
     levels = [
