@@ -3,16 +3,10 @@ version 0.0.4.
 
 Its client library writes the text from families that are made for each scrape, in a registry of
 their own. Its instruments would add a ``_created`` series to each counter, and become files where
-PROMETHEUS_MULTIPROC_DIR is set. Buckets are vLLM's own, with finer ones between them, so that the
-users' view and the server's counts can be compared.
+PROMETHEUS_MULTIPROC_DIR is set. It is imported only where Prometheus may ask.
 """
 
-from bisect import bisect_left
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
-from itertools import accumulate
-from math import ceil, log
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -27,39 +21,19 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from locust_llm.records.outcomes import FAILURES, OK
-from locust_llm.records.record import Record
 from locust_llm.slo.load_generator_health import LEVELS
-from locust_llm.slo.metric_definitions import BY_WORD, METRICS, TIME, Metric
+from locust_llm.slo.metric_definitions import BY_WORD, TIME, Metric
 from locust_llm.slo.rules import Rule
 
 from .early_stop import AT_RISK, BROKEN_SO_FAR, OK_SO_FAR, RuleProgress
 from .run_progress import PARTS, RATE_S, RunProgress, TTFTParts
+from .run_totals import HISTOGRAMS, GroupTotals, RunTotals
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "locust_llm_"
 
-STEP: Final = 1.25
-"""A bucket's upper bound is at most so many times its lower one: a percentile within it is off by
-25 % at most."""
-
-
-def refine_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
-    """All of these bounds, with as many between them as STEP requires."""
-    refined = [bounds[0]]
-    for bound in bounds[1:]:
-        parts = max(1, ceil(log(bound / refined[-1]) / log(STEP) - 1e-9))
-        ratio = (bound / refined[-1]) ** (1 / parts)
-        begin = refined[-1]
-        refined += [float(f"{begin * ratio**part:.3g}") for part in range(1, parts)] + [bound]
-    return tuple(refined)
-
-
 GROUP_LABELS: Final = ("phase", "model", "tenant", "name")
-MAX_GROUPS: Final = 50
-OTHER_GROUPS: Final = "(other)"
 RULE_STATES: Final = (OK_SO_FAR, AT_RISK, BROKEN_SO_FAR)
-HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.buckets)
 
 
 def describe_histogram(metric: Metric) -> str:
@@ -67,130 +41,62 @@ def describe_histogram(metric: Metric) -> str:
     return f"{metric.label}, of {of}: {metric.means}"
 
 
-class BucketCounts:
-    """How many values were at most as large as each bound."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = (*bounds, float("inf"))
-        self._counts = [0] * len(self._bounds)
-        self.sum = 0.0
-
-    def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.sum += value
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """(bound, how many values up to it)."""
-        return list(zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True))
-
-
-class GroupTotals:
-    """The totals of requests by phase, model, tenant and name. The first MAX_GROUPS groups have
-    their own; all later ones are together in OTHER_GROUPS, as names may be as many as requests."""
-
-    def __init__(self) -> None:
-        self._requests: Counter[tuple[str, ...]] = Counter()
-        self._output_tokens: Counter[tuple[str, ...]] = Counter()
-        self._ttft: dict[tuple[str, ...], tuple[int, float]] = {}
-        """(count, seconds) by group."""
-        self._groups = set[tuple[str, str, str]]()
-
-    def add(self, record: Record) -> None:
-        group = record.model, record.tenant, record.name
-        if group not in self._groups and len(self._groups) < MAX_GROUPS:
-            self._groups.add(group)
-        labels = record.phase, *(group if group in self._groups else (OTHER_GROUPS,) * 3)
-        self._requests[*labels, record.outcome] += 1
-        self._output_tokens[labels] += record.output_tokens or 0
-        if record.outcome == OK and record.ttft_s is not None:
-            count, seconds = self._ttft.get(labels, (0, 0.0))
-            self._ttft[labels] = count + 1, seconds + record.ttft_s
-
-    def families(self) -> Iterator[MetricFamily]:
-        of = "of finished requests, by model, tenant and name"
-        requests = CounterMetricFamily(
-            f"{PREFIX}group_requests", f"Number {of}", labels=(*GROUP_LABELS, "outcome")
+def build_total_counters(totals: RunTotals) -> Iterator[MetricFamily]:
+    requests = CounterMetricFamily(
+        f"{PREFIX}requests",
+        "Finished requests, by outcome",
+        labels=("phase", "outcome"),
+    )
+    for labels, count in totals.requests.items():
+        requests.add_metric(labels, count)
+    yield requests
+    for name, counts, text in (
+        ("chunks", totals.chunks, "Chunks with content, of finished requests"),
+        ("input_tokens", totals.input_tokens, "Input tokens of finished requests"),
+        (
+            "output_tokens",
+            totals.output_tokens,
+            "Output tokens of finished requests",
+        ),
+    ):
+        counter = CounterMetricFamily(PREFIX + name, text, labels=("phase",))
+        for phase, count in counts.items():
+            counter.add_metric((phase,), count)
+        yield counter
+    for metric in HISTOGRAMS:
+        histogram = HistogramMetricFamily(
+            PREFIX + metric.prometheus_name, describe_histogram(metric), labels=("phase",)
         )
-        for outcome_labels, count in self._requests.items():
-            requests.add_metric(outcome_labels, count)
-        yield requests
-        tokens = CounterMetricFamily(
-            f"{PREFIX}group_output_tokens", f"Output tokens {of}", labels=GROUP_LABELS
-        )
-        for labels, count in self._output_tokens.items():
-            tokens.add_metric(labels, count)
-        yield tokens
-        ttft = SummaryMetricFamily(
-            f"{PREFIX}group_time_to_first_token_seconds",
-            "Time to First Token of successful requests, by model, tenant and name",
-            labels=GROUP_LABELS,
-        )
-        for labels, (count, seconds) in self._ttft.items():
-            ttft.add_metric(labels, count, seconds)
-        yield ttft
+        for phase, buckets in totals.buckets[metric.tag].items():
+            bounds = map(floatToGoString, buckets.bounds)
+            points = list(zip(bounds, buckets.cumulative(), strict=True))
+            histogram.add_metric((phase,), points, buckets.sum)
+        yield histogram
+    yield from build_group_counters(totals.groups)
 
 
-class RunTotals:
-    """The totals of a run so far, by phase."""
-
-    def __init__(self) -> None:
-        self._requests: Counter[tuple[str, str]] = Counter()
-        self._chunks: Counter[str] = Counter()
-        self._input_tokens: Counter[str] = Counter()
-        self._output_tokens: Counter[str] = Counter()
-        self._groups = GroupTotals()
-        self._buckets = {
-            metric.tag: defaultdict[str, BucketCounts](
-                partial(BucketCounts, refine_bounds(metric.buckets))
-            )
-            for metric in HISTOGRAMS
-        }
-        """The buckets by the tag of the metric, then by phase."""
-
-    def add(self, record: Record) -> None:
-        """Add a finished request."""
-        phase = record.phase
-        self._requests[phase, record.outcome] += 1
-        self._chunks[phase] += len(record.chunk_us)
-        self._input_tokens[phase] += record.input_tokens or 0
-        self._output_tokens[phase] += record.output_tokens or 0
-        self._groups.add(record)
-        for metric in HISTOGRAMS:
-            if record.outcome == OK or (metric.waits and record.outcome in FAILURES):
-                value = getattr(record, metric.column)
-                if value is not None:
-                    self._buckets[metric.tag][phase].add(value * metric.base)
-
-    def families(self) -> Iterator[MetricFamily]:
-        requests = CounterMetricFamily(
-            f"{PREFIX}requests",
-            "Finished requests, by outcome",
-            labels=("phase", "outcome"),
-        )
-        for labels, count in self._requests.items():
-            requests.add_metric(labels, count)
-        yield requests
-        for name, counts, text in (
-            ("chunks", self._chunks, "Chunks with content, of finished requests"),
-            ("input_tokens", self._input_tokens, "Input tokens of finished requests"),
-            (
-                "output_tokens",
-                self._output_tokens,
-                "Output tokens of finished requests",
-            ),
-        ):
-            counter = CounterMetricFamily(PREFIX + name, text, labels=("phase",))
-            for phase, count in counts.items():
-                counter.add_metric((phase,), count)
-            yield counter
-        for metric in HISTOGRAMS:
-            histogram = HistogramMetricFamily(
-                PREFIX + metric.prometheus_name, describe_histogram(metric), labels=("phase",)
-            )
-            for phase, buckets in self._buckets[metric.tag].items():
-                histogram.add_metric((phase,), buckets.cumulative(), buckets.sum)
-            yield histogram
-        yield from self._groups.families()
+def build_group_counters(groups: GroupTotals) -> Iterator[MetricFamily]:
+    of = "of finished requests, by model, tenant and name"
+    requests = CounterMetricFamily(
+        f"{PREFIX}group_requests", f"Number {of}", labels=(*GROUP_LABELS, "outcome")
+    )
+    for outcome_labels, count in groups.requests.items():
+        requests.add_metric(outcome_labels, count)
+    yield requests
+    tokens = CounterMetricFamily(
+        f"{PREFIX}group_output_tokens", f"Output tokens {of}", labels=GROUP_LABELS
+    )
+    for labels, count in groups.output_tokens.items():
+        tokens.add_metric(labels, count)
+    yield tokens
+    ttft = SummaryMetricFamily(
+        f"{PREFIX}group_time_to_first_token_seconds",
+        "Time to First Token of successful requests, by model, tenant and name",
+        labels=GROUP_LABELS,
+    )
+    for labels, (count, seconds) in groups.ttft.items():
+        ttft.add_metric(labels, count, seconds)
+    yield ttft
 
 
 def build_part_counters(parts: TTFTParts) -> Iterator[MetricFamily]:

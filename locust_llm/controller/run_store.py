@@ -61,8 +61,8 @@ from locust_llm.text.format import format_count
 from locust_llm.worker.ab_targets import list_variants
 
 from .answer_tally import AnswerTally
-from .prometheus_export import RunTotals
 from .run_progress import LoadClock, RunProgress
+from .run_totals import RunTotals
 
 logger = logging.getLogger("locust_llm")
 

@@ -14,6 +14,7 @@ from locust_llm.controller.prometheus_export import (
     build_gauges,
     build_part_counters,
     build_rule_gauges,
+    build_total_counters,
     format_exposition,
 )
 from locust_llm.controller.run_controller import Controller
@@ -77,7 +78,10 @@ def format_live_metrics(control: Controller) -> str:
     )
     rules = () if over else build_rule_gauges(s.rules.readable, control.abort.progress())
     return format_exposition(
-        *now, *rules, *control.totals.families(), *build_part_counters(control.run_progress.parts)
+        *now,
+        *rules,
+        *build_total_counters(control.totals),
+        *build_part_counters(control.run_progress.parts),
     )
 
 

@@ -12,18 +12,21 @@ from support.records import answered, failed
 
 from locust_llm.controller.early_stop import EarlyStop
 from locust_llm.controller.prometheus_export import (
+    build_gauges,
+    build_part_counters,
+    build_rule_gauges,
+    build_total_counters,
+    format_exposition,
+)
+from locust_llm.controller.run_progress import RunProgress
+from locust_llm.controller.run_totals import (
     HISTOGRAMS,
     MAX_GROUPS,
     OTHER_GROUPS,
     BucketCounts,
     RunTotals,
-    build_gauges,
-    build_part_counters,
-    build_rule_gauges,
-    format_exposition,
     refine_bounds,
 )
-from locust_llm.controller.run_progress import RunProgress
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.metric_definitions import TTFT, Metric
@@ -49,7 +52,7 @@ def totals() -> RunTotals:
 
 
 def test_counters_by_phase_and_outcome(totals: RunTotals) -> None:
-    found = read(format_exposition(*totals.families()))
+    found = read(format_exposition(*build_total_counters(totals)))
     assert value(found, "requests_total", phase="profiling", outcome="ok") == 2
     assert value(found, "requests_total", phase="profiling", outcome="rate_limited") == 1
     assert value(found, "requests_total", phase="profiling", outcome="cut") == 1
@@ -60,7 +63,7 @@ def test_counters_by_phase_and_outcome(totals: RunTotals) -> None:
 
 
 def test_histograms_hold_successes_and_the_wait_of_all_that_finished(totals: RunTotals) -> None:
-    found = read(format_exposition(*totals.families()))
+    found = read(format_exposition(*build_total_counters(totals)))
 
     def bucket(name: str, le: str) -> float:
         return value(found, f"{name}_bucket", le=le, phase="profiling")
@@ -97,7 +100,7 @@ def test_seconds_by_part_are_counters() -> None:
 
 def test_before_any_request_there_is_nothing() -> None:
     assert format_exposition(*build_part_counters(RunProgress().parts)) == ""
-    assert format_exposition(*RunTotals().families()) == ""
+    assert format_exposition(*build_total_counters(RunTotals())) == ""
 
 
 def test_gauges_say_how_the_run_stands() -> None:
@@ -138,7 +141,7 @@ def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
 
 
 def test_names_and_labels_stay_as_dashboards_have_them(totals: RunTotals) -> None:
-    found = read(format_exposition(*totals.families()))
+    found = read(format_exposition(*build_total_counters(totals)))
     labels = {
         name: {label for of, pairs in found if of == name for label, _ in pairs}
         for name, _ in found
@@ -167,7 +170,7 @@ def test_groups_have_their_totals_and_their_number_a_bound() -> None:
     for number in range(MAX_GROUPS + 2):
         totals.add(answered(40, 60, name=f"name {number}", model="m", tenant="t"))
     totals.add(answered(60, 80, name="name 0", model="m", tenant="t"))
-    found = read(format_exposition(*totals.families()))
+    found = read(format_exposition(*build_total_counters(totals)))
     ttft = "group_time_to_first_token_seconds"
 
     def of(metric: str, *group: str, **more: str) -> float:
@@ -270,7 +273,7 @@ def quantile(share: float, bounds: tuple[float, ...], values: list[float]) -> fl
     for each in values:
         counted.add(each)
     rank, below, lower = share * len(values), 0.0, 0.0
-    for upper, count in zip(bounds, (number for _, number in counted.cumulative()), strict=False):
+    for upper, count in zip(bounds, counted.cumulative(), strict=False):
         if count >= rank:
             return lower + (upper - lower) * (rank - below) / (count - below)
         lower, below = upper, count

@@ -62,7 +62,7 @@ def test_a_run_and_its_report_import_neither_the_lab_nor_the_simulator(
     )  # fmt: skip
     report = modules_of("report", "--json", folder)
     assert "locust_llm.plugin" in run
-    assert not {"numpy", "pandas", "tabulate", "flask", "locust.web"} & run
+    assert not {"numpy", "pandas", "tabulate", "flask", "locust.web", "prometheus_client"} & run
     assert not any(module.startswith("locust_llm.web.") for module in run)
     assert "locust_llm.report.write_report_files" in report
     assert not {"locust", "gevent", "pandas"} & report
