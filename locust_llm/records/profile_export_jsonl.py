@@ -497,7 +497,7 @@ class RecordFile:
     ) -> Iterator[Record]:
         """About this share of the records, in stretches of neighbours spread evenly over the file.
         All records for 1 and above. ``needed``: the fields of the records, where not all are."""
-        if share >= 1 or not self.path.exists():
+        if share >= 1:
             yield from RecordFile(self.path, sound=self._sound)
             return
         if parts := self._list_parts():
@@ -507,7 +507,7 @@ class RecordFile:
                 of_part = max(1, stretches // len(parts))
                 yield from _pick_evenly(part, share * step, of_part, needed)
             return
-        length = self.path.stat().st_size / stretches
+        length = self.path.stat().st_size / stretches if self.path.exists() else 0
         for i in range(stretches):
             yield from RecordFile(
                 self.path,

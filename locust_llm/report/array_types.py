@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .stored_columns import NumberColumn, read_column
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -21,19 +23,20 @@ def share_constant(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class SharedArrays:
-    """Of arrays that are equal bit for bit, one is kept for all. Nobody may write to it."""
+    """Of columns that are equal bit for bit, one is kept for all. Nobody may write to it."""
 
     def __init__(self) -> None:
-        self._known: defaultdict[tuple[str, bytes], list[NDArray[Any]]] = defaultdict(list)
+        self._known: defaultdict[tuple[str, bytes], list[NumberColumn]] = defaultdict(list)
 
-    def share(self, values: NDArray[Any]) -> NDArray[Any]:
-        values = share_constant(values)
+    def share(self, column: NumberColumn) -> NumberColumn:
+        column = share_constant(column) if isinstance(column, np.ndarray) else column
+        values = read_column(column)
         if not values.flags.c_contiguous:  # it takes the memory of one value
-            return values
+            return column
         middle = len(values) // 2
         alike = self._known[values.dtype.str, values[middle : middle + 8].tobytes()]
         for known in alike:
-            if np.array_equal(known.view(np.uint8), values.view(np.uint8)):
+            if np.array_equal(read_column(known).view(np.uint8), values.view(np.uint8)):
                 return known
-        alike.append(values)
-        return values
+        alike.append(column)
+        return column

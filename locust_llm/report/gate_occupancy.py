@@ -1,17 +1,23 @@
 """Gate occupancy: how many requests waited at the gate, held a slot or were decoding, at every
 moment of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Final
+from itertools import chain, pairwise
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.records.run_facts import LimitChange
-from locust_llm.report.array_types import Floats, share_constant
+from locust_llm.report.array_types import Floats
 from locust_llm.report.request_table import RequestTable
+from locust_llm.report.stored_columns import (
+    GrowingColumn,
+    NumberColumn,
+    read_column,
+    store_column,
+)
 
 from .summary_rows import GateUse
 
@@ -23,19 +29,43 @@ two processes agree to some µs. So the end of one request may seem to come just
 the next one that it made room for."""
 
 
+BLOCK: Final = 2**18
+"""So many moments are computed together: a run of a million requests has six million."""
+KINDS: Final = {"at": "d", "limit": "f", "used": "i", "waiting": "i", "decoding": "i"}
+
+
 @dataclass(frozen=True)
 class Occupancy:
     """The levels over time: the ``i``-th ones hold from ``at[i]`` to ``at[i + 1]`` (Unix
     seconds)."""
 
-    at: Floats
-    limit: NDArray[np.float32]
-    """The prefill limit in force; NaN without a gate."""
-    used: NDArray[np.int32]
-    """The requests sent whose first chunk, error or end has not come: the server's prefills as seen
-    from here."""
-    waiting: NDArray[np.int32]
-    decoding: NDArray[np.int32]
+    columns: Mapping[str, NumberColumn]
+
+    @property
+    def at(self) -> Floats:
+        return self.values("at")
+
+    @property
+    def limit(self) -> NDArray[np.float32]:
+        """The prefill limit in force; NaN without a gate."""
+        return self.values("limit")
+
+    @property
+    def used(self) -> NDArray[np.int32]:
+        """The requests sent whose first chunk, error or end has not come: the server's prefills as
+        seen from here."""
+        return self.values("used")
+
+    @property
+    def waiting(self) -> NDArray[np.int32]:
+        return self.values("waiting")
+
+    @property
+    def decoding(self) -> NDArray[np.int32]:
+        return self.values("decoding")
+
+    def values(self, name: str) -> NDArray[Any]:
+        return read_column(self.columns[name])
 
 
 def compute_occupancy(requests: RequestTable, limits: Sequence[LimitChange]) -> Occupancy:
@@ -63,36 +93,76 @@ def compute_occupancy(requests: RequestTable, limits: Sequence[LimitChange]) -> 
     waiting = (asked, np.where(never & gated, closed, admitted))
     used = (np.where(np.isnan(sent), admitted, sent), np.fmin(np.fmin(first, freed), closed))
     decoding = (first, closed)
-    intervals = [_real(*interval) for interval in (used, waiting, decoding)]
+    ordered = [*map(store_column, chain(*map(_real, *zip(used, waiting, decoding, strict=True))))]
     changes = sorted(limits, key=lambda change: change.at)
     changed_at = np.array([change.at for change in changes], np.float64)
     limit = np.array(
         [np.nan, *(np.nan if change.limit is None else change.limit for change in changes)],
         np.float32,
     )
-    at = _merge_moments(changed_at, *chain.from_iterable(intervals))
-    return Occupancy(
-        at,
-        share_constant(limit[np.searchsorted(changed_at, at, side="right")]),
-        *(_level(interval, at) for interval in intervals),
-    )
+    columns = {name: GrowingColumn(kind) for name, kind in KINDS.items()}
+    levels = {"used": 0, "waiting": 0, "decoding": 0}
+    for changes_here, *moments in _divide([changed_at, *map(read_column, ordered)]):
+        at = _merge_moments(changes_here, *moments)
+        columns["at"].extend(at)
+        columns["limit"].extend(limit[np.searchsorted(changed_at, at, side="right")])
+        for name, starts, ends in zip(levels, moments[::2], moments[1::2], strict=True):
+            level = levels[name] + _level((starts, ends), at)
+            columns[name].extend(level)
+            levels[name] = int(level[-1]) if len(level) else levels[name]
+    return Occupancy({name: column.result() for name, column in columns.items()})
+
+
+def _divide(ordered: Sequence[Floats]) -> Iterator[list[Floats]]:
+    """Arrays in order, stretch by stretch of the time, with at most BLOCK values of each."""
+    edges = np.unique(np.concatenate([values[BLOCK::BLOCK] for values in ordered]))
+    places = [[0, *np.searchsorted(values, edges), len(values)] for values in ordered]
+    for stretch in zip(*map(pairwise, places), strict=True):
+        yield [values[begin:end] for values, (begin, end) in zip(ordered, stretch, strict=True)]
+
+
+def integrate_level(level: NDArray[np.int32], clock: Floats) -> Floats:
+    """The request-seconds up to each moment."""
+    area = GrowingColumn("d")
+    area.extend(np.zeros(min(1, len(clock))))
+    before = 0.0
+    for begin in range(0, len(clock) - 1, BLOCK):
+        steps = level[begin : begin + BLOCK][: len(clock) - 1 - begin] * np.diff(
+            clock[begin : begin + BLOCK + 1]
+        )
+        steps[0] += before
+        sums = np.cumsum(steps)
+        area.extend(sums)
+        before = sums[-1]
+    return read_column(area.result())
 
 
 def measure_gate_use(levels: Occupancy, start: float, end: float) -> GateUse | None:
     """The use of slots between two moments (Unix seconds). None: the stretch is empty."""
-    length = np.diff(np.clip(levels.at, start, end))
-    if not end > start or not length.any():
+    if not end > start:
         return None
-    used, limit = levels.used[:-1], levels.limit[:-1]
-    wanted = (levels.waiting[:-1] > 0) & (limit > 0)  # NaN > 0 is False
-    waited_s = float(length[wanted].sum())
+    took_s = used_s = waited_s = filled_s = 0.0
+    most = 0
+    at, every_used, every_limit, every_waiting = (
+        levels.at, levels.used, levels.limit, levels.waiting,
+    )  # fmt: skip
+    for begin in range(0, len(at) - 1, BLOCK):
+        length = np.diff(np.clip(at[begin : begin + BLOCK + 1], start, end))
+        here = slice(begin, begin + len(length))
+        used, limit = every_used[here], every_limit[here]
+        wanted = (every_waiting[here] > 0) & (limit > 0)  # NaN > 0 is False
+        took_s += float(length.sum())
+        used_s += float(used @ length)
+        waited_s += float(length[wanted].sum())
+        filled_s += float((used[wanted] / limit[wanted]) @ length[wanted])
+        most = max(most, int(used[length > INSTANT_S].max(initial=0)))
+    if not took_s:
+        return None
     return GateUse(
-        mean_used=float(used @ length) / (end - start),
-        max_used=int(used[length > INSTANT_S].max(initial=0)),
+        mean_used=used_s / (end - start),
+        max_used=most,
         waited_s=waited_s,
-        utilisation=float((used[wanted] / limit[wanted]) @ length[wanted]) / waited_s
-        if waited_s
-        else None,
+        utilisation=filled_s / waited_s if waited_s else None,
     )
 
 
@@ -149,12 +219,10 @@ def thin_occupancy(levels: Occupancy, points: int) -> dict[str, Floats]:
         return {name: np.empty(0) for name in ("at", "limit", "used", "waiting", "decoding")}
     edges = np.linspace(levels.at[0], levels.at[-1], points + 1)
     middle = (edges[1:] + edges[:-1]) / 2
-    length = np.diff(levels.at)
     limit = levels.limit[np.searchsorted(levels.at, middle, side="right") - 1]
     columns: dict[str, Floats] = {"at": middle, "limit": limit.astype(np.float64)}
     for name in ("used", "waiting", "decoding"):
-        area = np.zeros(len(levels.at))
-        np.cumsum(getattr(levels, name)[:-1] * length, out=area[1:])
+        area = integrate_level(levels.values(name), levels.at)
         columns[name] = np.diff(np.interp(edges, levels.at, area)) / np.diff(edges)
     return columns
 

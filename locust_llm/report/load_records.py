@@ -1,14 +1,13 @@
 """Load records: turns a stream of records into numpy columns with a row for each request, without
 holding the records. Several processes read a large file."""
 
-import pickle
 import subprocess
 import sys
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter, itemgetter
@@ -47,6 +46,13 @@ from locust_llm.report.fluidity_and_qoe import (
 from locust_llm.report.request_table import Column, RequestTable, TextColumn
 from locust_llm.report.server_time_columns import ServerColumns, ServerTable
 from locust_llm.report.server_time_columns import join_server_columns as joined_server
+from locust_llm.report.stored_columns import (
+    GrowingColumn,
+    open_unnamed,
+    read_column,
+    receive_with_columns,
+    send_with_columns,
+)
 from locust_llm.slo.reading_pace import ReadingPace
 
 from .fluidity_and_qoe import load_reading_pace
@@ -198,17 +204,23 @@ class ColumnCollector:
     def result(self) -> RequestColumns:
         """All columns. The collector is used up."""
         gaps, blurred, stalls = self._streams.result()
-        shared = SharedArrays()
-        columns = self._table.columns(shared.share)
-        columns |= zip(STALLS, map(shared.share, stalls), strict=True)
-        columns |= self._streams.felt._asdict()
+        columns = self._table.columns() | stalls | self._streams.felt
         return RequestColumns(
-            requests=RequestTable(columns),
+            requests=RequestTable(share_equal(columns)),
             gaps=gaps,
             blurred=blurred,
             server=self._server.result(),
             long_gaps=self._streams.long_gaps,
         )
+
+
+def share_equal(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The columns, of which equal ones of numbers are one."""
+    shared = SharedArrays()
+    return {
+        name: column if isinstance(column, TextColumn) else shared.share(column)
+        for name, column in columns.items()
+    }
 
 
 def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
@@ -217,7 +229,6 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
     tables = [part.requests for part in parts]
     sizes = [len(table) for table in tables]
     columns: dict[str, Column] = {}
-    shared = SharedArrays()
     for name in list(tables[0].columns):
         values = [table.columns.pop(name) for table in tables]
         texts = [value for value in values if isinstance(value, TextColumn)]
@@ -225,13 +236,18 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
         if texts:
             codes = _Codes(KIND_OF.get(name))
             # of each part its codes as those of the whole; its last one, -1, is that of no text
-            of_parts = [np.array([*map(codes.__getitem__, text.labels), -1]) for text in texts]
+            of_parts = [
+                np.array([*map(codes.__getitem__, text.labels), -1], np.int32) for text in texts
+            ]
             which = [
                 whole_codes[text.codes] for whole_codes, text in zip(of_parts, texts, strict=True)
             ]
             columns[name] = _make_text_column(np.concatenate(which), codes)
         else:
-            columns[name] = shared.share(np.concatenate(numbers))
+            joined = GrowingColumn(read_column(numbers[0]).dtype.str)
+            for column in numbers:
+                joined.extend(read_column(column))
+            columns[name] = joined.result()
     gaps: defaultdict[str, GapCounts] = defaultdict(GapCounts)
     blurred = dict[str, CoalescedGaps]()
     for part in parts:
@@ -241,7 +257,7 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
             blurred.setdefault(phase, CoalescedGaps(GapCounts(), GapCounts())).merge(bounds)
     server = joined_server([part.server for part in parts])
     return RequestColumns(
-        requests=RequestTable(columns),
+        requests=RequestTable(share_equal(columns)),
         gaps=dict(gaps),
         blurred=blurred,
         server=server,
@@ -291,7 +307,7 @@ def make_data_frames(
     codes, known = pd.factorize(np.array(ids, np.object_))
     which = np.repeat(codes, [len(part[0]) for part in parts[1:]])
     streams.result()
-    requests = RequestTable(table.columns(share_constant) | streams.felt._asdict())
+    requests = RequestTable(table.columns() | streams.felt)
     return requests, pd.DataFrame(
         {
             "id": pd.Categorical.from_codes(which, categories=pd.Index(known)),
@@ -333,28 +349,8 @@ class _Codes(dict[str | None, int]):
 
 def _make_text_column(which: Ints, codes: _Codes) -> TextColumn:
     """In as few bytes as the codes need: there may be a million rows."""
-    return TextColumn(which.astype(np.min_scalar_type(-max(len(codes.labels), 1))), codes.labels)
-
-
-class _GrowingColumn:
-    """Values in one piece of memory, twice as large when it is full."""
-
-    def __init__(self, kind: str) -> None:
-        self._room: NDArray[Any] = np.empty(BLOCK, kind)
-        self._count = 0
-
-    def extend(self, values: Floats | Ints) -> None:
-        end = self._count + len(values)
-        if end > len(self._room):
-            larger = np.empty(max(end, 2 * len(self._room)), self._room.dtype)
-            larger[: self._count] = self.values
-            self._room = larger
-        self._room[self._count : end] = values
-        self._count = end
-
-    @property
-    def values(self) -> NDArray[Any]:
-        return self._room[: self._count]
+    kind = np.min_scalar_type(-max(len(codes.labels), 1))
+    return TextColumn(share_constant(which.astype(kind)), codes.labels)
 
 
 class _Table:
@@ -367,11 +363,13 @@ class _Table:
         self._numbers_of = attrgetter(*numbers)
         self._texts_of = attrgetter(*texts)
         self._codes = {name: _Codes(kinds.get(name)) for name in texts}
-        types = dict.fromkeys(numbers, "d")
-        types |= {name: "f" for name in numbers if name in SINGLE_PRECISION}
-        types |= {name: "b" for name in numbers if name in FLAGS}
-        types |= dict.fromkeys(texts, "i") | {"chunks": "i", "merged": "i"}
-        self._columns = {name: _GrowingColumn(kind) for name, kind in types.items()}
+        self._names = (*numbers, *texts, "chunks", "merged")
+        kept = [name for name in self._names if name != "clock_offset_s"]
+        kinds_of = dict.fromkeys((*kept, "first_chunk_at", "last_chunk_at"), "d")
+        kinds_of |= {name: "f" for name in numbers if name in SINGLE_PRECISION}
+        kinds_of |= {name: "?" for name in numbers if name in FLAGS}
+        kinds_of |= dict.fromkeys((*texts, "chunks", "merged"), "i")
+        self._columns = {name: GrowingColumn(kind) for name, kind in kinds_of.items()}
         self._rows: list[tuple[float | None, ...]] = []
 
     def add(self, record: Record) -> None:
@@ -390,12 +388,22 @@ class _Table:
 
     def add_block(self, block: RowBlock) -> None:
         self._settle()
-        for name, column in block.numbers.items():
-            self._columns[name].extend(column)
+        columns: dict[str, NDArray[Any]] = dict(block.numbers)
         for name, (which, labels) in block.texts.items():
-            self._columns[name].extend(self._encode(self._codes[name], which, labels))
-        self._columns["chunks"].extend(block.counts)
-        self._columns["merged"].extend(block.shared)
+            columns[name] = self._encode(self._codes[name], which, labels)
+        self._extend(columns | {"chunks": block.counts, "merged": block.shared})
+
+    def _extend(self, columns: dict[str, NDArray[Any]]) -> None:
+        """With stamps in Unix time."""
+        for name in STAMPS:
+            if name in columns:
+                columns[name] = columns[name] + columns["clock_offset_s"]
+        sent_at, ttft_s = columns["sent_at"], columns["ttft_s"]
+        columns["first_chunk_at"] = sent_at + ttft_s
+        last_chunk_at = sent_at + columns["latency_s"]
+        columns["last_chunk_at"] = np.where(np.isnan(ttft_s), np.nan, last_chunk_at)
+        for name, column in self._columns.items():
+            column.extend(columns[name])
 
     def _encode(self, codes: "_Codes", which: Ints, labels: Sequence[str]) -> Ints:
         """The codes of a column's texts. The first row with a text gives it its code."""
@@ -406,32 +414,24 @@ class _Table:
                 of_label[place] = codes[labels[place]]
         return of_label[which]
 
-    def columns(self, share: Callable[[NDArray[Any]], NDArray[Any]]) -> dict[str, Column]:
-        """The columns, with stamps in Unix time, each as ``share`` keeps it. The table is used
-        up."""
+    def columns(self) -> dict[str, Column]:
+        """The table is used up."""
         self._settle()
-        offset = self._columns.pop("clock_offset_s").values
-        columns: dict[str, Any] = {}
+        columns: dict[str, Column] = {}
         for name in [*self._columns]:
-            values = self._columns.pop(name).values
-            if name in STAMPS:
-                values += offset
-            if name in self._codes:
-                columns[name] = _make_text_column(values, self._codes[name])
-            else:
-                columns[name] = share(values.view(np.bool_) if name in FLAGS else values)
-        columns["first_chunk_at"] = columns["sent_at"] + columns["ttft_s"]
-        streamed = ~np.isnan(columns["ttft_s"])
-        last_chunk_at = columns["sent_at"] + columns["latency_s"]
-        columns["last_chunk_at"] = np.where(streamed, last_chunk_at, np.nan)
+            column = self._columns.pop(name).result()
+            columns[name] = (
+                _make_text_column(read_column(column), self._codes[name])
+                if name in self._codes
+                else column
+            )
         return columns
 
     def _settle(self) -> None:
         if not self._rows:
             return
         block = np.array(self._rows, np.float64)  # None becomes NaN
-        for column, values in zip(self._columns.values(), block.T, strict=True):
-            column.extend(values)
+        self._extend(dict(zip(self._names, block.T, strict=True)))
         self._rows = []
 
 
@@ -450,7 +450,7 @@ class _Streams:
 
     def __init__(self, reader: ReadingPace) -> None:
         self._reader = reader
-        self._felt: list[Readability] = []
+        self._felt = {name: GrowingColumn("d") for name in Readability._fields}
         self._tokens: list[tuple[int, Sequence[tuple[float, int]]]] = []
         """(first chunk, runs) of requests with several tokens a chunk."""
         self._uncounted: list[int] = []
@@ -458,7 +458,7 @@ class _Streams:
         self._bounds: defaultdict[str, CoalescedGaps] = defaultdict(
             lambda: CoalescedGaps(GapCounts(), GapCounts())
         )
-        self._stalls = tuple(array("d") for _ in STALLS)
+        self._stalls = {name: GrowingColumn("d") for name in STALLS}
         self._us = array("q")
         self._counts: list[int] = []
         self._phases: list[str] = []
@@ -514,10 +514,10 @@ class _Streams:
         self._counts += block.counts[row:end].tolist()
         self._phases += block.phases[row:end]
 
-    def result(self) -> tuple[dict[str, GapCounts], dict[str, CoalescedGaps], list[Floats]]:
+    def result(self) -> tuple[dict[str, GapCounts], dict[str, CoalescedGaps], dict[str, Column]]:
         """(the sharp gaps of each phase, the others, the columns STALLS; NaN below two chunks)."""
         self._settle()
-        stalls = [np.frombuffer(column, np.float64) for column in self._stalls]
+        stalls: dict[str, Column] = {name: column.result() for name, column in self._stalls.items()}
         return dict(self._gaps), dict(self._bounds), stalls
 
     @property
@@ -527,9 +527,9 @@ class _Streams:
         return LongGaps(request, *(us / 1e6 for us in times_us))
 
     @property
-    def felt(self) -> Readability:
+    def felt(self) -> dict[str, Column]:
         """The readability of each request, once ``result`` was called."""
-        return Readability(*(np.concatenate(column) for column in zip(*self._felt, strict=True)))
+        return {name: column.result() for name, column in self._felt.items()}
 
     def _feel(self, us: Ints, count: Ints) -> None:
         tokens = np.ones(len(us)) if self._tokens else None
@@ -538,9 +538,9 @@ class _Streams:
             assert tokens is not None
             tokens[begin : begin + len(each)] = np.maximum(each, 1)
         readability = measure_readability(us, tokens, count, self._reader)
-        for column in readability:
-            column[self._uncounted] = np.nan
-        self._felt.append(readability)
+        for name, values in readability._asdict().items():
+            values[self._uncounted] = np.nan
+            self._felt[name].extend(values)
         self._tokens, self._uncounted = [], []
 
     def _settle(self) -> None:
@@ -583,10 +583,10 @@ class _Streams:
         """``gaps``: as they were read, at least and at most."""
         several = count > 1
         stalls = np.full(len(count), np.nan)
-        for place, column in enumerate(self._stalls):
+        for place, column in enumerate(self._stalls.values()):
             if several.any() and (place == 0 or gaps[place] is not gaps[0]):
                 stalls[several] = np.maximum.reduceat(gaps[place], starts[several]) / 1e6
-            column.frombytes(stalls.tobytes())
+            column.extend(stalls)
 
 
 # -- of a file -------------------------------------------------------------------------------------
@@ -607,7 +607,7 @@ def read_columns(
         others = [stack.enter_context(_reader(path, *span, reader)) for span in spans[1:]]
         parts = [read_file_part(path, *spans[0], reader)]
         for span, other in zip(spans[1:], others, strict=True):
-            parts.append(_result(other) or read_file_part(path, *span, reader))
+            parts.append(other() or read_file_part(path, *span, reader))
     return _join(parts)
 
 
@@ -652,7 +652,7 @@ def read_part_files(path: Path, files: Sequence[Path], reader: ReadingPace) -> l
         ]
         found = [read_parts(path, groups[0], reader, alone=alone, last=lasts[0])]
         for group, last, other in zip(groups[1:], lasts[1:], others, strict=True):
-            found.append(_result(other) or read_parts(path, group, reader, alone=alone, last=last))
+            found.append(other() or read_parts(path, group, reader, alone=alone, last=last))
     end = 0
     for _, (group_begin, group_end) in found:
         if group_begin != end:
@@ -704,29 +704,32 @@ def _require_same_lines(path: Path, part: RecordPart, ends: Sequence[int]) -> No
         raise StaleParts("the line of its last record is another one")
 
 
-def _reader(path: Path, begin: int, end: int, reader: ReadingPace) -> "subprocess.Popen[bytes]":
+def _reader(
+    path: Path, begin: int, end: int, reader: ReadingPace
+) -> AbstractContextManager[Callable[[], Any]]:
     return _start_reader(send_file_part, path, begin, end, reader=reader)
 
 
+@contextmanager
 def _start_reader(
     send: Callable[[], None], *words: object, reader: ReadingPace
-) -> "subprocess.Popen[bytes]":
-    """A fresh process that reads a part. A fork would carry along this process's memory."""
+) -> Iterator[Callable[[], Any]]:
+    """A fresh process that reads a part; a fork would carry along this process's memory. The
+    function waits for what it sends. None: it failed, whatever the reason. The part can be read
+    here."""
     script = PART_READER.format(send.__name__)
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, reader), *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    command = [sys.executable, "-c", script, *map(str, reader), *map(str, words)]
+    file = open_unnamed()  # its columns stay in it
 
+    def receive() -> Any:
+        process.wait()
+        try:
+            return receive_with_columns(file)
+        except Exception:  # of half a pickle anything can come
+            return None
 
-def _result(reader: "subprocess.Popen[bytes]") -> Any:
-    """What the process sends. None: it failed, whatever the reason. The part can be read here."""
-    assert reader.stdout is not None
-    try:
-        return pickle.load(reader.stdout)
-    except Exception:  # of half a pickle anything can come
-        return None
+    with subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL) as process:
+        yield receive
 
 
 def _read_arguments() -> tuple[ReadingPace, list[str]]:
@@ -738,7 +741,7 @@ def send_file_part() -> None:
     """Read lines as the arguments name them, and send the columns to stdout."""
     reader, (path, begin, end) = _read_arguments()
     part = read_file_part(Path(path), int(begin), int(end), reader)
-    pickle.dump(part, sys.stdout.buffer, protocol=5)
+    send_with_columns(part, sys.stdout.buffer)
 
 
 def send_parts() -> None:
@@ -747,4 +750,4 @@ def send_parts() -> None:
     found = read_parts(
         Path(path), [*map(Path, files)], reader, alone=alone == str(True), last=last == str(True)
     )
-    pickle.dump(found, sys.stdout.buffer, protocol=5)
+    send_with_columns(found, sys.stdout.buffer)

@@ -41,10 +41,11 @@ class RequestSelection:
         return {text: n for text, n in sorted(counted, key=lambda item: -item[1]) if text}
 
     def __getitem__(self, column: str) -> Floats:
-        """The values of a column; NaN where a request has none."""
-        values = self.requests.columns[column]
-        assert isinstance(values, np.ndarray), f"{column} is a column of texts"
-        return values[self.chosen].astype(np.float64, copy=False)
+        """The values of a column; NaN where a request has none. Nobody may write to them."""
+        values = self.requests.values(column)
+        if not self.chosen.all():
+            values = values[self.chosen]
+        return values.astype(np.float64, copy=False)
 
     @property
     def size(self) -> int:

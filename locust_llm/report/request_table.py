@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.report.array_types import Bools, Floats, Ints
+from locust_llm.report.stored_columns import NumberColumn, read_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,7 @@ class TextColumn:
         return {text: count for text, count in zip(self.labels, counts, strict=True) if count}
 
 
-Column: TypeAlias = NDArray[Any] | TextColumn
+Column: TypeAlias = NumberColumn | TextColumn
 
 
 class RequestTable:
@@ -52,15 +53,24 @@ class RequestTable:
 
     def __init__(self, columns: Mapping[str, Column], numbers: Ints | None = None) -> None:
         self.columns = dict(columns)
-        size = len(next(iter(self.columns.values()))) if self.columns else 0
-        self.numbers: Ints = np.arange(size) if numbers is None else numbers
-        """The row of each request in the table of all of them."""
+        self._numbers = numbers
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    @property
+    def numbers(self) -> Ints:
+        """The row of each request in the table of all of them."""
+        return np.arange(len(self)) if self._numbers is None else self._numbers
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
+
+    def values(self, name: str) -> NDArray[Any]:
+        """The values of a column of numbers or flags, as they are kept."""
+        column = self.columns[name]
+        assert not isinstance(column, TextColumn), f"{name} is a column of texts"
+        return read_column(column)
 
     def texts(self, name: str) -> TextColumn:
         column = self.columns[name]
@@ -69,9 +79,7 @@ class RequestTable:
 
     def floats(self, name: str) -> Floats:
         """The values of a column of numbers or flags; NaN where a request has none."""
-        column = self.columns[name]
-        assert not isinstance(column, TextColumn), f"{name} is a column of texts"
-        return column.astype(np.float64, copy=False)
+        return self.values(name).astype(np.float64, copy=False)
 
     def has(self, name: str, *texts: str) -> Bools:
         """Which requests have one of these texts in a column."""
@@ -91,14 +99,26 @@ class RequestTable:
         # few places are taken much faster than by a mask of a million
         places = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         columns = {
-            name: column.rows(places) if isinstance(column, TextColumn) else column[places]
+            name: column.rows(places)
+            if isinstance(column, TextColumn)
+            else read_column(column)[places]
             for name, column in self.columns.items()
         }
         return RequestTable(columns, self.numbers[places])
 
+    def stretch(self, rows: slice) -> "RequestTable":
+        """The table of neighbours in the table of all requests. It copies nothing."""
+        columns: dict[str, Column] = {
+            name: TextColumn(column.codes[rows], column.labels)
+            if isinstance(column, TextColumn)
+            else read_column(column)[rows]
+            for name, column in self.columns.items()
+        }
+        return RequestTable(columns, np.arange(*rows.indices(len(self))))
+
     def replace_columns(self, columns: Mapping[str, Column]) -> "RequestTable":
         """The same rows, with these columns as further ones or in place of the old ones."""
-        return RequestTable(self.columns | dict(columns), self.numbers)
+        return RequestTable(self.columns | dict(columns), self._numbers)
 
     def to_frame(self) -> "pd.DataFrame":
         """The table for those who compute with pandas."""
@@ -106,7 +126,7 @@ class RequestTable:
 
         def convert(column: Column) -> object:
             if not isinstance(column, TextColumn):
-                return column
+                return read_column(column)
             labels = pd.Index([*column.labels], dtype="object")
             return pd.Categorical.from_codes(column.codes, categories=labels)
 

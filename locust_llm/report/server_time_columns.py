@@ -3,7 +3,7 @@ records."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Final
 
@@ -43,6 +43,9 @@ class ReportedColumns:
     e2e_us: NDArray[np.float64]
     arrived_at: NDArray[np.float64]
     """Unix seconds of the server's clock."""
+
+    def rows(self, rows: slice) -> "ReportedColumns":
+        return ReportedColumns(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def impossible(
         self, ttft_us: NDArray[np.float64], total_us: NDArray[np.float64]

@@ -80,6 +80,8 @@ def test_without_lines_all_records_are_in_parts_at_the_end(tmp_path: Path) -> No
     half = list(file.evenly(0.5, 6))
     assert 10 <= len(half) <= 15
     assert [record for record in WRITTEN if record in half] == half
+    (tmp_path / RECORDS).unlink()
+    assert list(RecordFile(tmp_path / RECORDS).evenly(0.5, 6)) == half
 
 
 def test_since_begins_within_a_part(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.Mo
 
 def test_a_process_of_its_own_answers(path: Path) -> None:
     with load_records._reader(path, 0, path.stat().st_size, load_records.READER) as reader:
-        answer = load_records._result(reader)
+        answer = reader()
     assert answer is not None
     found, broken = answer
     same(found, collect_columns(RECORDS))

@@ -353,16 +353,17 @@ def _throughput(
 
     everything = np.ones(len(requests), np.bool_)
     if counted.any():
+        rates = rate_tokens(everything)
         drawn = (
             _steps_of_arms(requests, run, time, edges, rate_tokens)
             if run.arms
-            else [make_steps("output tokens/s", "decode", edges, rate_tokens(everything), "area")]
+            else [make_steps("output tokens/s", "decode", edges, rates, "area")]
         )
         yield Plot(
             title="Output tokens per second",
             caption=f"{each}. Tokens of successful requests, spread evenly between the first and "
             f"the last chunk of each.{of_arms}",
-            label=f"Output tokens per second over time: at most {rate_tokens(everything).max():,.0f}",
+            label=f"Output tokens per second over time: at most {rates.max():,.0f}",
             x=time.axis,
             y=PlotAxis(label="output tokens/s", unit="/s"),
             series=tuple(drawn),

@@ -398,10 +398,13 @@ def compute_figures(part: RequestSelection) -> tuple[Value, ...]:
     ok = part.outcome(OK)
     failed = part.outcome(*FAILURES).size
 
-    def percentile(column: str, percent: float) -> Value:
+    def percentiles(column: str, *percents: float) -> Sequence[Value]:
         values = (part if column == "gate_wait_s" else ok)[column]
         values = values[~np.isnan(values)]
-        return float(np.percentile(values, percent)) * 1e3 if len(values) else None
+        if not len(values):
+            return [None] * len(percents)
+        found: list[Value] = (np.percentile(values, percents) * 1e3).tolist()
+        return found
 
     def mean(column: str) -> Value:
         values = ok[column]
@@ -414,13 +417,11 @@ def compute_figures(part: RequestSelection) -> tuple[Value, ...]:
     figures: tuple[Value, ...] = (
         part.size,
         100 * failed / finished if finished else None,
-        *(percentile("ttft_s", percent) for percent in PERCENTS),
-        percentile("itl_s", 50),
-        percentile("itl_s", 95),
-        percentile("longest_stall_s", 90),
-        percentile("latency_s", 50),
-        percentile("latency_s", 95),
-        percentile("gate_wait_s", 95),
+        *percentiles("ttft_s", *PERCENTS),
+        *percentiles("itl_s", 50, 95),
+        *percentiles("longest_stall_s", 90),
+        *percentiles("latency_s", 50, 95),
+        *percentiles("gate_wait_s", 95),
         inputs,
         100 * cached / inputs if cached is not None and inputs else None,
     )

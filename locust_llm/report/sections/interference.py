@@ -41,13 +41,14 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.report.array_types import Floats, Ints
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock, mark_scarce
-from locust_llm.report.gate_occupancy import Occupancy
+from locust_llm.report.gate_occupancy import Occupancy, integrate_level
 from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.request_table import RequestTable
 from locust_llm.report.slo_evidence.confidence_intervals import estimate_ratio_interval
+from locust_llm.report.stored_columns import read_column, store_column
 from locust_llm.slo.load_generator_health import OK as FINE
 from locust_llm.text.format import (
     format_brief,
@@ -282,7 +283,7 @@ def label_gaps(
     ]
     if len(levels.at):
         origin = float(levels.at[0])
-        clock = levels.at - origin
+        clock = read_column(store_column(levels.at - origin))
         prefills = integrate_level(levels.used, clock)
         streams = integrate_level(levels.decoding, clock)
         for block in batch_records(records):
@@ -414,17 +415,16 @@ def count_prefills_ahead(requests: RequestTable) -> tuple[Floats, Floats]:
     Whole prompts count, however much of them was done. Of two requests sent in the same microsecond
     none is ahead.
     """
-    everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
     sent, freed, first, closed = (
-        everything[name] for name in ("sent_at", "freed_at", "first_chunk_at", "closed_at")
+        requests.floats(name) for name in ("sent_at", "freed_at", "first_chunk_at", "closed_at")
     )
     end = np.fmin(np.fmin(first, freed), closed)
-    tokens = estimate_input_lengths(everything)
-    real = np.flatnonzero(end > sent)  # False where either is NaN
+    tokens = estimate_input_lengths(RequestSelection(requests, np.ones(len(requests), np.bool_)))
+    real = np.flatnonzero(end > sent).astype(np.int32)  # False where either is NaN
     # they are nearly in order, for which this kind is fast
     begun, ended = (real[np.argsort(at[real], kind="stable")] for at in (sent, end))
-    to_begin = np.searchsorted(sent[begun], sent, side="left")
-    to_end = np.searchsorted(end[ended], sent, side="right")
+    to_begin = np.searchsorted(sent[begun], sent, side="left").astype(np.int32)
+    to_end = np.searchsorted(end[ended], sent, side="right").astype(np.int32)
 
     def summed(values: Floats) -> Floats:
         sent_so_far, done_so_far = (
@@ -558,13 +558,6 @@ def collect_stamps(
         np.diff(us) / 1e6,
         sharp,
     )
-
-
-def integrate_level(level: NDArray[np.int32], clock: Floats) -> Floats:
-    """The request-seconds up to each moment."""
-    area = np.zeros(len(clock))
-    np.cumsum(level[:-1] * np.diff(clock), out=area[1:])
-    return area
 
 
 def _median(values: Floats) -> float | None:

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -57,7 +57,7 @@ from locust_llm.records.run_facts import LimitChange, Run
 from locust_llm.records.server_metrics_history import EngineHistory, histogram_mean
 from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.records.server_times import SLACK_US, ServerTimes
-from locust_llm.report.array_types import Bools, Floats, Ints, share_constant
+from locust_llm.report.array_types import Bools, Floats, Ints
 from locust_llm.report.gate_occupancy import permit_lag_s
 from locust_llm.report.load_records import PROMPT_US, RequestColumns
 from locust_llm.report.metrics_by_group import (
@@ -70,6 +70,12 @@ from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.request_table import Column, RequestTable, TextColumn
 from locust_llm.report.server_time_columns import SOURCES, ReportedColumns
 from locust_llm.report.slo_evidence.observed_rule_values import select_requests
+from locust_llm.report.stored_columns import (
+    GrowingColumn,
+    NumberColumn,
+    read_column,
+    store_column,
+)
 from locust_llm.report.waits_for_user import measure_waits_for_user_s
 from locust_llm.slo.metric_definitions import BY_WORD
 from locust_llm.slo.percentile import has_too_few_values
@@ -322,6 +328,9 @@ BOTH: Final = 1
 PREFILL_ONLY: Final = 2
 QUEUE_ONLY: Final = 3
 """The server's report on a request: nothing; its queue and prefill; one of them."""
+BLOCK: Final = 2**17
+"""So many requests are divided together."""
+TOTAL: Final = "total"
 FOLLOWED_S: Final = 2.0
 """All processes follow a change of the limit within this time."""
 
@@ -330,14 +339,22 @@ FOLLOWED_S: Final = 2.0
 class LatencySplit:
     """The parts of all requests, with a row for each request."""
 
-    total_us: Ints
-    """The time from due to the first token, or to the end of a request without one."""
-    us: dict[str, Ints]
-    """The parts in the order of TO_FIRST, which add up to the total."""
+    columns: Mapping[str, NumberColumn]
+    """The total and the parts in microseconds."""
     known: NDArray[np.int8]
     """The server's report: NOTHING, BOTH, ..."""
     impossible: Bools
     """The server reported more time than there was, so its report on this request is left out."""
+
+    @property
+    def total_us(self) -> Ints:
+        """The time from due to the first token, or to the end of a request without one."""
+        return read_column(self.columns[TOTAL])
+
+    @property
+    def us(self) -> dict[str, Ints]:
+        """The parts in the order of TO_FIRST, which add up to the total."""
+        return {name: read_column(self.columns[name]) for name in TO_FIRST}
 
 
 def find_part_source(name: str, known: NDArray[np.int8]) -> str:
@@ -357,6 +374,30 @@ def find_part_source(name: str, known: NDArray[np.int8]) -> str:
     return BETWEEN if less_reported else MEASURED
 
 
+class _WholeRun(NamedTuple):
+    """What all requests show of each of these."""
+
+    arrivals: "_GateArrivals"
+    permit_s: Floats
+    user_s: Floats
+    round_trips_us: Ints
+    """The shortest one of each worker; the last one of no worker."""
+
+    def rows(self, rows: slice) -> "_WholeRun":
+        return self._replace(permit_s=self.permit_s[rows], user_s=self.user_s[rows])
+
+
+class _GateArrivals(NamedTuple):
+    """When requests came to the gate, and when they left its slots, each in order. Columns without
+    values: attempts that were tried again held slots too, and have no row, so that any gate may
+    have been full."""
+
+    limits: Sequence[LimitChange]
+    asked: NumberColumn
+    over: NumberColumn
+    workers: int
+
+
 def split_latencies(
     requests: RequestTable,
     reported: ReportedColumns,
@@ -366,7 +407,35 @@ def split_latencies(
     """``requests`` are as in ``collect_columns``. ``limits`` are the gate's; with a gate, a request
     that was never admitted waited at it. ``users`` are of an open loop that may have too few; None:
     there was always a free one."""
-    ours, first, inside = _measure_client_parts(requests, limits, users)
+    whole = _WholeRun(
+        _find_arrivals(requests, limits),
+        permit_lag_s(requests, limits),
+        measure_waits_for_user_s(requests, users),
+        _find_shortest_round_trips(requests),
+    )
+    columns = {name: GrowingColumn("q") for name in (TOTAL, *TO_FIRST)}
+    known = GrowingColumn("b")
+    impossible = GrowingColumn("?")
+    for begin in range(0, len(requests), BLOCK):
+        rows = slice(begin, begin + BLOCK)
+        us, *report = _split_block(requests.stretch(rows), reported.rows(rows), whole.rows(rows))
+        columns[TOTAL].extend(np.sum([*us.values()], axis=0))
+        for name, part in us.items():
+            columns[name].extend(part)
+        known.extend(report[0])
+        impossible.extend(report[1])
+    return LatencySplit(
+        {name: column.result() for name, column in columns.items()},
+        read_column(known.result()),
+        read_column(impossible.result()),
+    )
+
+
+def _split_block(
+    requests: RequestTable, reported: ReportedColumns, whole: _WholeRun
+) -> tuple[dict[str, Ints], NDArray[np.int8], Bools]:
+    """(the parts, the server's report, where it is impossible) of some of the requests."""
+    ours, first, inside = _measure_client_parts(requests, whole)
     ttft_us = requests.floats("ttft_s") * 1e6
     whole_us = (requests.floats("closed_at") - requests.floats("sent_at")) * 1e6
     impossible = reported.impossible(ttft_us, whole_us)
@@ -381,17 +450,17 @@ def split_latencies(
     # the first chunk cannot have come before it was sent
     ours[CLIENT] = ours[CLIENT] - sooner
     inside = inside + sooner
+    rtt = whole.round_trips_us[requests.texts("worker").codes]
     parts, known = _split_server_time(
-        q, p, ttft, inside, np.minimum(_find_shortest_round_trips(requests), inside), first,
+        q, p, ttft, inside, np.minimum(rtt, inside), first,
         _measure_early_decode(requests, decode, ours[CLIENT]),
         _came_whole(requests) & np.isnan(decode),
     )  # fmt: skip
-    us = {name: share_constant((ours | parts)[name]) for name in TO_FIRST}
-    return LatencySplit(sum(us.values(), np.zeros(len(requests), np.int64)), us, known, impossible)
+    return {name: (ours | parts)[name] for name in TO_FIRST}, known, impossible
 
 
 def _measure_client_parts(
-    requests: RequestTable, limits: Sequence[LimitChange], users: int | None
+    requests: RequestTable, whole: _WholeRun
 ) -> tuple[dict[str, Ints], Bools, Ints]:
     """(the parts that are measured here, whether there was a first token, the time between send and
     arrival)."""
@@ -413,16 +482,18 @@ def _measure_client_parts(
     waited = np.where(
         given_up, _round_us((at("closed_at") - at("asked_at")) * 1e6), us("gate_wait_s")
     )
-    gated = any(change.limit is not None for change in limits)
+    gated = any(change.limit is not None for change in whole.arrivals.limits)
     gate = np.where(
-        (gated & given_up) | _gate_was_full(requests, limits), np.minimum(waited, before), 0
+        (gated & given_up) | _gate_was_full(requests, whole.arrivals),
+        np.minimum(waited, before),
+        0,
     )
-    permit = np.minimum(_round_us(permit_lag_s(requests, limits) * 1e6), gate)
+    permit = np.minimum(_round_us(whole.permit_s * 1e6), gate)
     connect = np.where(sent, np.minimum(us("connect_s"), before - gate), before - gate)
     left = before - gate - connect
     again = (at("attempt") > 1) | (at("resent") > 0)
     late = np.where(again, 0, left)
-    user = np.minimum(_round_us(measure_waits_for_user_s(requests, users) * 1e6), late)
+    user = np.minimum(_round_us(whole.user_s * 1e6), late)
     send = np.minimum(_round_us(at("written_us")), after)
     prompt = (at("read_lag_us") < PROMPT_US) & requests.has("clock", "kernel")
     later = np.where(first & ~prompt, _round_us((ttft_s - at("ttft_soonest_s")) * 1e6), 0)
@@ -440,32 +511,46 @@ def _measure_client_parts(
     return parts, first, after - send - client
 
 
-def _gate_was_full(requests: RequestTable, limits: Sequence[LimitChange]) -> Bools:
+def _find_arrivals(requests: RequestTable, limits: Sequence[LimitChange]) -> _GateArrivals:
+    workers = max(1, len(requests.texts("worker").count_rows()))
+    if (requests.floats("attempt") > 1).any():
+        return _GateArrivals(limits, np.empty(0), np.empty(0), workers)
+    freed, first, closed = (
+        requests.floats(name) for name in ("freed_at", "first_chunk_at", "closed_at")
+    )
+    over = np.fmin(np.fmin(first, freed), closed)
+    asked, over = requests.floats("asked_at"), np.sort(over, kind="stable")
+    return _GateArrivals(
+        limits, store_column(np.sort(asked, kind="stable")), store_column(over), workers
+    )
+
+
+def _gate_was_full(requests: RequestTable, arrivals: _GateArrivals) -> Bools:
     """Which requests came to a gate that had no slot for them. Otherwise the wait for the admission
     is a wait for this machine's event loop.
 
     The limit is the lowest one from just before the request came, as processes follow changes
     within FOLLOWED_S, to its admission. Slots are divided among the processes, and a process has at
-    least its share. Attempts that were tried again held slots too, and have no row here: with them
-    any gate may have been full.
+    least its share.
     """
     limit = requests.floats("limit")
     gated = ~np.isnan(limit)
-    if (requests.floats("attempt") > 1).any():
+    if not len(arrivals.asked):
         return np.asarray(gated)
-    asked, freed, first, closed = (
-        requests.floats(name) for name in ("asked_at", "freed_at", "first_chunk_at", "closed_at")
-    )
-    over = np.sort(np.fmin(np.fmin(first, freed), closed))
+    asked = requests.floats("asked_at")
     before = (
-        np.searchsorted(np.sort(asked), asked, side="right")
-        - np.searchsorted(over, asked, side="right")
+        np.searchsorted(read_column(arrivals.asked), asked, side="right")
+        - np.searchsorted(read_column(arrivals.over), asked, side="right")
         - 1
     )
     lowest = np.fmin(
-        limit, np.fmin(_find_limits_at(asked, limits), _find_limits_at(asked - FOLLOWED_S, limits))
+        limit,
+        np.fmin(
+            _find_limits_at(asked, arrivals.limits),
+            _find_limits_at(asked - FOLLOWED_S, arrivals.limits),
+        ),
     )
-    share = np.nan_to_num(lowest) // max(1, len(requests.texts("worker").count_rows()))
+    share = np.nan_to_num(lowest) // arrivals.workers
     return np.asarray(gated & (before >= share))
 
 
@@ -480,13 +565,14 @@ def _find_limits_at(at: Floats, limits: Sequence[LimitChange]) -> Floats:
 
 
 def _find_shortest_round_trips(requests: RequestTable) -> Ints:
-    """The shortest round trip to the server that a process saw, in µs. The kernel's value of a
-    single request may hold delays of either side, as an acknowledgement can wait."""
+    """The shortest round trip to the server that each process saw, in µs; the last one of no
+    process. The kernel's value of a single request may hold delays of either side, as an
+    acknowledgement can wait."""
     workers = requests.texts("worker")
     shortest = np.full(len(workers.labels) + 1, np.nan)  # the last one: of no process
     np.fmin.at(shortest, workers.codes, requests.floats("rtt_us"))
     shortest[-1] = np.nan
-    return _round_us(shortest[workers.codes])
+    return _round_us(shortest)
 
 
 def _measure_early_decode(requests: RequestTable, decode: Floats, read_late: Ints) -> Ints:
@@ -589,15 +675,17 @@ class LatencyTable:
 
     requests: RequestTable
     split: LatencySplit
-    after_ms: Mapping[str, Floats]
+    after_ms: Mapping[str, NumberColumn]
     """The parts of AFTER_FIRST in ms. NaN: the request has no first token."""
     decode_reported: Bools
     """The server reported the decode."""
     counted: Bools
     """The request is in the profiling phase, was answered, and has a first token."""
 
-    def part_ms(self, name: str) -> Floats:
-        return self.after_ms[name] if name in self.after_ms else self.split.us[name] / 1e3
+    def part_ms(self, name: str, rows: Bools | slice) -> Floats:
+        if name in self.after_ms:
+            return read_column(self.after_ms[name])[rows]
+        return np.asarray(self.split.us[name][rows] / 1e3)
 
     def source(self, name: str, selected: Bools) -> str:
         """The source of a part for most of these requests."""
@@ -627,7 +715,7 @@ def make_latency_breakdown(
     value = float(np.percentile(values[here], percentile))
     typical = _select_typical(values, here)
     slow = here & (values >= value)
-    parts = {name: table.part_ms(name) for name in PARTS_OF[metric]}
+    parts = PARTS_OF[metric]
     stood_still_s = _measure_stood_still_s(table.requests.rows(slow), parts, standstills)
     return LatencyBreakdown(
         metric=metric,
@@ -641,13 +729,13 @@ def make_latency_breakdown(
         parts=tuple(
             LatencyPart(
                 name=name,
-                slow_ms=float(ms[slow].mean()),
-                typical_ms=float(ms[typical].mean()) if typical.any() else 0.0,
-                all_ms=float(ms[here].mean()),
+                slow_ms=float(table.part_ms(name, slow).mean()),
+                typical_ms=float(table.part_ms(name, typical).mean()) if typical.any() else 0.0,
+                all_ms=float(table.part_ms(name, here).mean()),
                 source=table.source(name, slow),
             )
-            for name, ms in parts.items()
-            if ms[here].any()
+            for name in parts
+            if table.part_ms(name, here).any()
         ),
         groups=tuple(_make_slow_groups(table, parts, values, here, percentile, standstills)),
         round_trip_ms=_longest_round_trip_ms(table.requests.rows(slow)),
@@ -691,7 +779,7 @@ def _select_typical(values: Floats, here: Bools) -> Bools:
 
 def _make_slow_groups(
     table: LatencyTable,
-    parts: Mapping[str, Floats],
+    parts: Sequence[str],
     values: Floats,
     here: Bools,
     percentile: float,
@@ -707,7 +795,7 @@ def _make_slow_groups(
         for label, chosen in groups.items():
             value = float(np.percentile(values[chosen], at))
             slow = chosen & (values >= value)
-            means = ((name, float(ms[slow].mean())) for name, ms in parts.items())
+            means = ((name, float(table.part_ms(name, slow).mean())) for name in parts)
             split = tuple((name, ms, table.source(name, slow)) for name, ms in means if ms > 0)
             stood_still_s = _measure_stood_still_s(table.requests.rows(slow), parts, standstills)
             if split:
@@ -1059,7 +1147,7 @@ def attribute_latencies(
         elif rule.where:
             left_out.append(f"too few requests for {rule.metric}{{{where}}}")
     sources = np.bincount(reported.source[here & ~cut.impossible], minlength=len(SOURCES))
-    means_ms = {name: float(table.part_ms(name)[here].mean()) for name in (*TO_FIRST, *AFTER_FIRST)}
+    means_ms = {name: float(table.part_ms(name, here).mean()) for name in (*TO_FIRST, *AFTER_FIRST)}
     means_ms[TTFT] = float(table.requests.floats("ttft_s")[here].mean()) * 1e3
     choices = table.requests.floats("choices").astype(np.int64)
     sent_at, first_at = (
@@ -1098,9 +1186,9 @@ def make_parts_table(
     Parts after the first token are NaN for requests without one.
     """
     table, reported = _make_latency_table(columns, spans, run, few=True)
-    parts: dict[str, Column] = {"total_s": table.split.total_us / 1e6}
+    parts: dict[str, Column] = {"total_s": store_column(table.split.total_us / 1e6)}
     for name in (*TO_FIRST, *AFTER_FIRST):
-        parts[f"{name}_s"] = share_constant(table.part_ms(name) / 1e3)
+        parts[f"{name}_s"] = store_column(table.part_ms(name, slice(None)) / 1e3)
     parts["reported"] = TextColumn(reported.source, SOURCES)
     parts["impossible"] = table.split.impossible
     return RequestTable(parts)
@@ -1134,8 +1222,8 @@ def _make_latency_table(
     reported_ms = np.where(cut.impossible, np.nan, reported.decode_us) / 1e3
     decode_ms = np.fmin(total_ms, reported_ms)
     after_ms = {
-        DECODE: np.where(np.isnan(total_ms), np.nan, decode_ms),
-        DELIVERY: total_ms - decode_ms,
+        DECODE: store_column(np.where(np.isnan(total_ms), np.nan, decode_ms)),
+        DELIVERY: store_column(total_ms - decode_ms),
     }
     return LatencyTable(requests, cut, after_ms, ~np.isnan(reported_ms), counted), reported
 

@@ -218,7 +218,7 @@ def select_requests(rule: Rule, main: RequestSelection) -> RequestSelection:
             if isinstance(values, TextColumn):
                 part = part.only(values.select(holds))
             else:
-                part = part.only(holds(values))
+                part = part.only(holds(main.requests.values(column)))
     return part
 
 
