@@ -518,11 +518,9 @@ def _find_arrivals(requests: RequestTable, limits: Sequence[LimitChange]) -> _Ga
     freed, first, closed = (
         requests.floats(name) for name in ("freed_at", "first_chunk_at", "closed_at")
     )
-    over = np.fmin(np.fmin(first, freed), closed)
-    asked, over = requests.floats("asked_at"), np.sort(over, kind="stable")
-    return _GateArrivals(
-        limits, store_column(np.sort(asked, kind="stable")), store_column(over), workers
-    )
+    asked = np.sort(requests.floats("asked_at"), kind="stable")
+    over = np.sort(np.fmin(np.fmin(first, freed), closed), kind="stable")
+    return _GateArrivals(limits, store_column(asked), store_column(over), workers)
 
 
 def _gate_was_full(requests: RequestTable, arrivals: _GateArrivals) -> Bools:
