@@ -1,6 +1,7 @@
 """Stored columns: the columns of many requests are in temporary files, and take memory only while
 something is computed with them."""
 
+import os
 import pickle
 from io import BytesIO
 from tempfile import TemporaryFile
@@ -50,6 +51,9 @@ class GrowingColumn:
         self._count = 0
         self._waiting = bytearray()
         self._file: IO[bytes] | None = None
+        self._stored = 0
+        """So many bytes are in the file."""
+        self._has_room = True
 
     def extend(self, values: NDArray[Any]) -> None:
         block = np.ascontiguousarray(values, self._kind)
@@ -63,22 +67,34 @@ class GrowingColumn:
             self._write(block)
 
     def _write(self, block: NDArray[Any]) -> None:
-        if len(self._waiting) + block.nbytes < STORED_BYTES:
-            self._waiting += block.data
-            return
-        self._file = self._file or open_unnamed()
-        self._file.write(self._waiting)
-        self._file.write(block.data)
-        self._waiting.clear()
+        self._waiting += block.data
+        if self._has_room and len(self._waiting) >= STORED_BYTES:
+            self._store()
+
+    def _store(self) -> None:
+        """Where no file can be written, the column goes on in memory."""
+        try:
+            self._file = self._file or open_unnamed()
+            self._file.write(self._waiting)
+            self._file.flush()
+        except OSError:
+            self._has_room = False
+            if self._file is not None and self._stored:
+                stored = os.pread(self._file.fileno(), self._stored, 0)
+                self._waiting[:0] = stored
+            self._file = None
+        else:
+            self._stored += len(self._waiting)
+            self._waiting.clear()
 
     def result(self) -> NumberColumn:
         """The column is used up."""
         if not self._differ:
             return np.broadcast_to(self._only, self._count)
+        if self._file is not None:
+            self._store()
         if self._file is None:
             return np.frombuffer(bytes(self._waiting), self._kind)
-        self._file.write(self._waiting)
-        self._file.flush()
         return StoredColumn(self._file, 0, self._kind.str, self._count)
 
 

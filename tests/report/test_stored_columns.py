@@ -1,7 +1,10 @@
 """Columns in files hold what they were given, and reports made with them have the same bytes."""
 
+import io
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +54,27 @@ def test_equal_values_take_the_memory_of_one() -> None:
         np.testing.assert_array_equal(found, [value] * 3)
         assert found.strides == (0,)
     assert len(read_column(grow("d").result())) == 0
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("room", [0, 16, 40])
+def test_a_column_goes_on_in_memory_where_the_disk_is_full(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block has 16 bytes. The file takes none, one or two of them."""
+
+    class FullDisk(io.FileIO):
+        def write(self, data: Any) -> int:
+            if self.tell() + len(data) > room:
+                raise OSError(28, "No space left on device")
+            return super().write(data)
+
+    monkeypatch.setattr(
+        stored_columns, "open_unnamed", lambda: FullDisk(os.memfd_create("x"), "w+")
+    )
+    found = grow("d", [1, 2], [3, 4], [5, 6]).result()
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_array_equal(found, [1, 2, 3, 4, 5, 6])
 
 
 def test_values_that_differ_late_are_all_kept() -> None:
