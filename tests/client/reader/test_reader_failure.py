@@ -126,11 +126,11 @@ def test_an_answer_that_cannot_be_decoded_ends_one_request(
 ) -> None:
     """Nor when it is tried once more, by whoever ends it."""
 
-    def breaks(works: Callable[[Response], None]) -> Callable[[Response], None]:
-        def broken(self: Response) -> None:
+    def breaks(works: Callable[..., None]) -> Callable[..., None]:
+        def broken(self: Response, **more: bool) -> None:
             if any(b"poison" in data for data in self._unframed):
                 raise KeyError("oops")
-            works(self)
+            works(self, **more)
 
         return broken
 
