@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
 from support import unpatched_locust  # noqa: F401  before anything of Locust, whichever file is run
 from support.examples import register_profiles
@@ -25,6 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "e2e" not in item.path.parts:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Tell gevent's loop the time: a timeout of ``joinall`` counts from when the loop last turned,
+    which may be minutes ago."""
+    gevent.get_hub().loop.update_now()
 
 
 @pytest.fixture(scope="session")

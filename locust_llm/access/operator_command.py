@@ -172,7 +172,10 @@ class ChildProgram:
         until = time.monotonic() + limit_s
         reader = gevent.spawn(self._collect, most_bytes)
         try:
-            gevent.wait([self._ended, reader], timeout=limit_s, count=1)
+            # a timeout of gevent.wait counts from when the event loop last turned, which may be
+            # longer ago than the limit
+            with gevent.Timeout(limit_s, False):
+                gevent.wait([self._ended, reader], count=1)
             if reader.ready() and len(self._printed) <= most_bytes:
                 self._ended.wait(max(0.0, until - time.monotonic()))
             if self._ended.is_set():

@@ -197,7 +197,9 @@ class MetricsPoller:
             self._look_at_last(pages)
 
     def _look_at_last(self, pages: Sequence[MetricsPage]) -> None:
-        gevent.joinall([gevent.spawn(self._try_to_look, page) for page in pages], timeout=TIMEOUT_S)
+        # a timeout of joinall counts from when the event loop last turned
+        with gevent.Timeout(TIMEOUT_S, False):
+            gevent.joinall([gevent.spawn(self._try_to_look, page) for page in pages])
 
     def _is_busy(self) -> bool:
         """Whether a server ran or held requests at its last reading."""

@@ -1,6 +1,7 @@
 """The key command: when it is run, what becomes of what it prints, and that none of it is shown."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 
 import gevent
@@ -165,6 +166,12 @@ def test_a_program_that_gives_no_key(script: str, said: str) -> None:
     with pytest.raises(KeyFailed, match=said) as caught:
         capture_program_output(["sh", "-c", script], limit_s=0.3 if "sleep" in script else 30.0)
     assert "sk-secret" not in str(caught.value)
+
+
+def test_a_program_has_its_whole_time_where_the_event_loop_stood_still_before() -> None:
+    gevent.sleep(0.01)
+    time.sleep(2.1)  # the loop does not turn: for it, this is still the moment before
+    assert capture_program_output(["sh", "-c", "sleep 0.1; echo key"], limit_s=2.0) == "key\n"
 
 
 @pytest.mark.parametrize("text", ["", " \n", "one\ntwo\n", "k\u20acy"])

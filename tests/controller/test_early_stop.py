@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.examples import examples
@@ -435,6 +435,7 @@ RULES = (
 
 @pytest.mark.slow
 @given(st.integers(0, 10**9), st.floats(20, 250), st.sampled_from([0.0, 0.03, 0.3]))
+@example(794, 20.0, 0.0)  # an interval of 73.4 to 90.3 for a limit of 90
 @examples(12)
 def test_what_is_called_broken_fails(seed: int, ttft_ms: float, failing: float) -> None:
     """The run is held to end the moment that a rule is broken: the judgement of what came until
@@ -463,7 +464,8 @@ def test_what_is_called_broken_fails(seed: int, ttft_ms: float, failing: float) 
             if text not in at and abort.broken():
                 at[text] = i + 1
     for count in sorted(set(at.values())):
-        broken = tuple(f"abort: {text}" for text in at if at[text] == count)
+        # as early_stop writes them: with the unit of the limit
+        broken = tuple(str(parse_rule(f"abort: {text}")) for text in at if at[text] == count)
         ended = replace(
             a_run(slo=broken),
             broken_rules=tuple(BrokenRule(rule=text, why="it was counted") for text in broken),

@@ -296,7 +296,11 @@ WRONG = "swap=0.2,broken_text=0.1,wide_flip=0.5"
 
 def read_rows(run: Watched, place: str) -> dict[str, str]:
     """The rows of a part at the side, each value by its name."""
-    names, values = (run.page.locator(f"#{place} {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    both = (  # in one call, as the page may be painted anew between two
+        "place => ['dt', 'dd'].map(tag => "
+        "[...document.querySelectorAll(`#${place} ${tag}`)].map(one => one.innerText))"
+    )
+    names, values = run.page.evaluate(both, place)
     return dict(zip(names, values, strict=True))
 
 

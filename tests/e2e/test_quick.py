@@ -22,6 +22,8 @@ from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.server.local_servers import USUAL_PORTS
 
+pytestmark = pytest.mark.xdist_group("usual ports")  # each test looks at all of them
+
 KEY: Final = "sk-of-the-terminal"
 LEAST_S: Final = 240
 
