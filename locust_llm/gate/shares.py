@@ -40,6 +40,8 @@ MANY: Final = 32
 DIVISION_S: Final = 1e-5
 """Of more processes than MANY, a status changes the shares only where so long for each of them has
 passed since the last time. So this takes a tenth of a core at most, however many there are."""
+NO_TURN: Final = 0, None
+"""(share, turns) of a process that has no share now."""
 UNLIMITED: Final = 1 << 30
 """The share of a process without a gate."""
 
@@ -221,22 +223,30 @@ class GateShares:
     def _share_out(self, *, anew: bool = False) -> None:
         """With ``anew``, shares change even where each process has what it needs."""
         self._is_anew = False
-        demand = sum(part.used + part.waiting for part in self._processes.values())
+        demand = reserved = 0
+        parts: dict[str, _Process] = {}
+        # a master with a thousand workers comes here a hundred times a second: few loops, no calls
+        for worker, part in self._processes.items():
+            demand += part.used + part.waiting
+            reserved += part.reserved
+            if not part.silent:
+                parts[worker] = part
         self._is_scarce = self.limit is not None and demand > self.limit
-        parts = {worker: part for worker, part in self._processes.items() if not part.silent}
         if self.limit is None:
             for worker, part in parts.items():
                 if self._known and part.share is not None:
                     self._give(worker, part, None, None)
             return
-        targets = self._targets(self.limit, parts, anew)
-        for worker, (share, turns) in targets.items():
-            part = parts[worker]
+        targets = self._targets(self.limit, demand, parts, anew)
+        growing = list[str]()
+        for worker, part in parts.items():
+            share, turns = targets.get(worker, NO_TURN)
             turned = (turns is None) != (part.turns is None)
             if part.share is None or share < part.share or (share == part.share > 0 and turned):
                 self._give(worker, part, share, turns)
-        free = self.limit - sum(part.reserved for part in self._processes.values())
-        growing = [worker for worker in targets if targets[worker][0] > (parts[worker].share or 0)]
+            elif share > part.share:
+                growing.append(worker)
+        free = self.limit - reserved
         for worker in sorted(growing, key=lambda worker: parts[worker].since):
             part, (target, turns) = parts[worker], targets[worker]
             share = min(target, part.reserved + free)  # whatever the others still use
@@ -251,10 +261,10 @@ class GateShares:
         self._send(worker, self.share(worker))
 
     def _targets(
-        self, limit: int, parts: Mapping[str, _Process], anew: bool
+        self, limit: int, total: int, parts: Mapping[str, _Process], anew: bool
     ) -> dict[str, tuple[int, int | None]]:
-        """(share, turns) for each process."""
-        total = sum(part.demand for part in parts.values())
+        """(share, turns) of each process, of which NO_TURN may be left out. ``total`` is the demand
+        of all."""
         for part in parts.values():
             part.fraction = None
         if total > limit:
@@ -273,21 +283,28 @@ class GateShares:
     ) -> dict[str, tuple[int, int | None]]:
         """Divide by demand. The processes whose fraction is below one take turns on their common
         part."""
-        targets: dict[str, tuple[int, int | None]] = dict.fromkeys(parts, (0, None))
-        small = {worker: part for worker, part in parts.items() if 0 < part.demand * limit < total}
-        large = {worker: part for worker, part in parts.items() if part.demand * limit >= total}
-        pool = round(limit * sum(part.demand for part in small.values()) / total)
+        small: dict[str, _Process] = {}
+        large: dict[str, _Process] = {}
+        demand_of_small = 0
+        for worker, part in parts.items():
+            demand = part.used + part.waiting
+            if demand * limit >= total:
+                large[worker] = part
+            elif demand:
+                small[worker] = part
+                demand_of_small += demand
+        pool = round(limit * demand_of_small / total)
         pool = min(max(1, pool), limit - len(large)) if small else 0
+        targets = self._turns(pool, small)
         if large:
             rest = limit - pool - len(large)
-            demand = sum(part.demand for part in large.values())
-            over = demand - len(large)
+            demand_of_large = sum(part.demand for part in large.values())
+            over = demand_of_large - len(large)
             for part in large.values():
                 part.fraction = 1 + rest * (part.demand - 1) / over if over else 1.0
             ideals = [part.fraction or 0.0 for part in large.values()]
             shares = apportion(limit - pool, ideals, [part.target for part in large.values()])
             targets |= {worker: (share, None) for worker, share in zip(large, shares, strict=True)}
-        targets |= self._turns(pool, small)
         return targets
 
     def _turns(self, pool: int, small: Mapping[str, _Process]) -> dict[str, tuple[int, int | None]]:
@@ -295,18 +312,21 @@ class GateShares:
         gates a request has waited longest."""
         if len(small) <= pool:
             return dict.fromkeys(small, (1, None))
-        holders = [worker for worker, part in small.items() if part.share][:pool]
-        held = {*holders}
-        next_ones = nsmallest(
-            pool - len(holders),
-            (worker for worker, part in small.items() if part.waiting and worker not in held),
-            key=lambda worker: small[worker].since,
-        )
-        waiting = max(1, sum(part.waiting for part in small.values()))
+        holders = list[str]()
+        others = list[str]()
+        waiting = 0
+        for worker, part in small.items():
+            waiting += part.waiting
+            if part.share:
+                holders.append(worker)
+            elif part.waiting:
+                others.append(worker)
+        chosen = holders[:pool]
+        chosen += nsmallest(pool - len(chosen), others, key=lambda worker: small[worker].since)
         turns = dict[str, tuple[int, int | None]]()
-        for worker in (*holders, *next_ones):
+        for worker in chosen:
             own = small[worker].waiting
-            fair = round(ADMISSIONS_PER_ROUND * len(small) * own / waiting)
+            fair = round(ADMISSIONS_PER_ROUND * len(small) * own / max(1, waiting))
             turns[worker] = 1, max(1, min(own, fair))
         return turns
 
