@@ -48,6 +48,8 @@ class CancelledWork(msgspec.Struct, frozen=True, kw_only=True):
     received: float | None = None
     """The tokens that the run received. Without a count each chunk of an answer has as many as in
     complete answers."""
+    estimated: float = 0.0
+    """So many of the received tokens are known from chunks alone."""
     ghost_tokens: float | None = None
     """(generated - received) / cancelled, at least 0. null: unknown."""
     interval: tuple[float, float] | None = None
@@ -75,6 +77,7 @@ def measure_cancelled_work(
         problem = "the server counts no tokens of its answers"
         return CancelledWork(cancelled=cancelled, problem=problem)
     received = float(tokens.sum())
+    estimated = float(tokens[requests.has("tokens_from", "chunks")].sum())
     curves = list[_TokenCurve]()
     still_running = 0.0
     for name in history.engines:
@@ -87,12 +90,15 @@ def measure_cancelled_work(
         still_running += samples[-1].running or 0.0
     if not curves:
         problem = "no metrics of the server count its tokens from before the first request on"
-        return CancelledWork(cancelled=cancelled, received=received, problem=problem)
+        return CancelledWork(
+            cancelled=cancelled, received=received, estimated=estimated, problem=problem
+        )
     generated = sum(float(curve.tokens[-1]) for curve in curves)
     return CancelledWork(
         cancelled=cancelled,
         generated=generated,
         received=received,
+        estimated=estimated,
         ghost_tokens=max(generated - received, 0.0) / cancelled,
         interval=_find_interval(curves, columns, tokens, generated - received),
         still_running=still_running,

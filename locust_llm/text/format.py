@@ -94,6 +94,8 @@ def format_supported(
 def format_supported_rounded_down(value: float, reach: float) -> str:
     """Writes a limit with the digits that ``reach`` supports, three at most, and never above the
     value: 190 for 199 ± 120."""
+    if not 0 < reach < math.inf:
+        reach = abs(value) / 1e3 or 1.0
     decimals = _count_supported_decimals(value, reach, digits=3)
     steps = math.floor(value * 10.0**decimals * (1 + SAME))
     return _trim_zeros(f"{steps / 10.0**decimals:,.{max(0, decimals)}f}")

@@ -52,12 +52,17 @@ def test_ghosts_are_the_tokens_that_nobody_received() -> None:
         read_counters(100.0, 110.0, 6.0, 16.0), collect_columns(TWO_LEFT), CHECKED
     )
     assert found == CancelledWork(
-        cancelled=2, generated=26.0, received=6.0, ghost_tokens=10.0, still_running=0.0
+        cancelled=2,
+        generated=26.0,
+        received=6.0,
+        estimated=3.0,
+        ghost_tokens=10.0,
+        still_running=0.0,
     )
     assert describe_cancelled_work(found) == (
-        "The server generated 26 tokens, and the run received 6: 10 ghost tokens for each of 2 "
-        "cancelled requests, if nobody else used the server. There is no interval, as clients "
-        "left at too few moments: a longer run may have one. Prefill for clients who left "
+        "The server generated 26 tokens, and the run received roughly 6 (roughly 3 of them in "
+        "answers without a count): 10 ghost tokens for each of 2 cancelled requests, if nobody "
+        "else used the server. There is no interval, as clients left at too few moments: a longer run may have one. Prefill for clients who left "
         "makes no tokens, so it is not counted."
     )
     counted = a_run(check_cancellations=True, request_count=3)

@@ -295,6 +295,8 @@ def test_times_are_written_by_one_function() -> None:
         (360.0, 0.1, "360"),
         (29_091.0, 1.0, "29,000"),
         (0.29, 0.01, "0.29"),
+        (49.87, 0.0, "49.8"),  # nothing is known of its error
+        (0.0, 0.0, "0"),
     ],
 )
 def test_a_limit_is_never_rounded_up(value: float, reach: float, written: str) -> None:

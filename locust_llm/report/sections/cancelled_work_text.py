@@ -18,9 +18,13 @@ MISSED: Final = "Prefill for clients who left makes no tokens, so it is not coun
 def describe_cancelled_work(found: CancelledWork) -> str:
     if found.ghost_tokens is None or found.generated is None or found.received is None:
         return f"The work for cancelled requests is unknown: {found.problem}."
+    estimated = ""
+    if found.estimated:
+        estimated = f" (roughly {found.estimated:,.0f} of them in answers without a count)"
+    about = "roughly " if estimated else ""
     text = (
         f"The server generated {found.generated:,.0f} tokens, and the run received "
-        f"{found.received:,.0f}: {describe_ghost_tokens(found)} ghost tokens for each of "
+        f"{about}{found.received:,.0f}{estimated}: {describe_ghost_tokens(found)} ghost tokens for each of "
         f"{format_count(found.cancelled, 'cancelled request')}, if nobody else used the server."
     )
     if found.interval is None:

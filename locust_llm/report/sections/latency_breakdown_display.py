@@ -227,22 +227,22 @@ def _describe_standstill_in_means(attribution: LatencyAttribution) -> str:
 
 
 def _describe_unsplit_time(server: ServerTime) -> str:
-    """How much of the time to the first tokens belongs to requests whose queue and prefill the
-    server had not counted yet. Empty: none."""
+    """How much of the time to the first tokens is in neither queue nor prefill. The server's means
+    do not show how much of it belongs to requests that it never counted. Empty: none."""
     share = _find_unsplit_share(server)
     if not share:
         return ""
     return (
         f" {format_count(server.unsplit_of, 'first token')} arrived within the time of these "
-        f"readings, after {_format_ms(server.unsplit_ms)} on average. A server counts queue and "
-        "prefill only when a request ends, and many servers never count cancelled requests. So "
-        f"{share:.0%} of that time cannot be separated."
+        f"readings, after {_format_ms(server.unsplit_ms)} on average. {share:.0%} of that time is "
+        "in neither: it is other work, or belongs to requests that the server has not counted. A "
+        "server counts queue and prefill only when a request ends, and many servers never count "
+        "cancelled requests."
     )
 
 
 def _find_unsplit_share(server: ServerTime) -> float:
-    """The share of the time to all first tokens that belongs to requests without a queue and
-    prefill. 0: none."""
+    """The share of the time to all first tokens that is in no counted queue or prefill. 0: none."""
     whole_ms = server.unsplit_of * server.unsplit_ms
     split_ms = server.count * (server.queue_ms + server.prefill_ms)
     return 1 - split_ms / whole_ms if split_ms < whole_ms else 0.0
@@ -274,7 +274,7 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
             if ms > share * whole_ms:
                 name = other
                 share = ms / whole_ms
-    of = " of what can be separated" * bool(_find_unsplit_share(server))
+    of = " of queue and prefill" * bool(_find_unsplit_share(server))
     return (
         f"{QUESTION} {capitalise_sentence(name)}, {share:.0%}{of} on average, by the server's own histograms "
         f"({server.engine}): of {_format_ms(whole_ms)} {whole} {_format_ms(server.queue_ms)} are queue, "

@@ -399,7 +399,7 @@ def make_loop_remark(conditions: Conditions, *, generates: bool = True, by_arm: 
     if conditions.limit_in_force is not None and conditions.limit_in_force.without_s:
         allowed += f", except for {conditions.limit_in_force.without_s:.1f} s without a limit"
     if by_arm:
-        allowed = f"Base and candidate have different prefill limits ({by_arm})"
+        allowed = f"The prefill limit differs on purpose ({by_arm})"
     gate = (
         f" {allowed}; Gate Wait is "
         + (

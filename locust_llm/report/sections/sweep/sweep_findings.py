@@ -200,7 +200,7 @@ def _change(before: float, after: float) -> str:
 def _gateway(axis: str, level: LoadLevel, where: str) -> Iterator[str]:
     """The rates of the highest stage within the SLO, rounded down, which a gateway may let through. By chance
     more may arrive in the measured time than the rate of the stage, and no limit is above that."""
-    if level.requests_per_s is None:
+    if not level.requests_per_s:  # no answer ended in the measured time
         return
     above = level.requests_per_s / level.value if axis == RATE else 1.0
     share = 1 / max(1.0, above)
@@ -255,8 +255,6 @@ def _round_limit_down(value: float, level: LoadLevel) -> str:
     that of the count of requests."""
     rate, error = level.requests_per_s, level.requests_per_s_error
     relative = level.succeeded**-0.5 if error is None or not rate else error / rate
-    if not relative:
-        return format_brief(value, digits=3)
     return format_supported_rounded_down(value, NORMAL_REACH * relative * value)
 
 

@@ -155,6 +155,14 @@ def test_limits_for_a_gateway_round_down_to_the_digits_that_the_requests_support
     assert told([few])[0].endswith(": 40 requests, 6,000 output tokens per minute.")
 
 
+def test_a_stage_without_an_answer_gives_no_limits_for_a_gateway() -> None:
+    """Its answers took longer than its measured time. Answers without a token have a limit of 0."""
+    assert told([a_level(8, 0.0, slo="PASS", succeeded=0, **RATES)]) == []
+    assert told([a_level(8, 0.0, slo="PASS", requests_per_s_error=0.5)]) == []
+    mute = a_level(8, 1.0, slo="PASS", output_tokens_per_s=0.0)
+    assert told([mute])[0].endswith(": 60 requests, 0 output tokens per minute.")
+
+
 def test_a_stage_that_is_not_decided_gives_no_limits_for_a_gateway() -> None:
     """A search puts the capacity at 2 users, and its stage there has no verdict."""
     levels = [a_level(1, 1.0, slo="PASS"), a_level(2, 2.0, slo="INCONCLUSIVE")]
