@@ -20,22 +20,21 @@ from gevent import Timeout
 from .event_loop_yields import yield_to_event_loop
 from .proxy_tunnel import Proxy, ProxyFailed
 from .source_address_rotation import SourceAddresses, connect_socket
-from .tls_layer import TLSLayer
+from .tls_layer import SLICE_BYTES, TLSLayer
 
 SO_TIMESTAMPNS: Final[int | None] = 35 if sys.platform == "linux" else None
 """The socket module does not name this option. Systems other than Linux have no stamp that is as
 exact."""
 CONNECT_TIMEOUT_S: Final = 30.0
 READ_BYTES: Final = 16_384
-"""The event loop reads so many bytes at once. At worst (TLS with new keys without end) they take 15
-ms."""
+"""The event loop reads so many bytes at once, and of TLS SLICE_BYTES."""
 MAX_HANDSHAKE_BYTES: Final = 1 << 19
 """The server's side of a TLS handshake may have so many bytes: five times the longest certificate
 list that OpenSSL takes."""
 NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS)
 """Errors of connect(2) and socket(2) when this machine has no open file, no port, no address of its
 own, or no memory left for it."""
-TICKET_READS: Final = 4
+TICKET_READS: Final = 32
 TICKETS_S: Final = 0.01
 """The event loop waits at most so long for session tickets. What a server sends beyond them between
 two answers may have no end."""
@@ -174,7 +173,7 @@ class Connection:
                 return
             # where more lies there, recv gives nobody else a turn, nor the deadline
             yield_to_event_loop()
-            data = self._socket.recv(READ_BYTES)
+            data = self._socket.recv(SLICE_BYTES)
             received += len(data)
             if received > MAX_HANDSHAKE_BYTES:
                 raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the server's TLS handshake does not end")
@@ -196,7 +195,7 @@ class Connection:
                 return False  # closed, or bytes nobody asked for
             until = time.monotonic() + TICKETS_S
             for _ in range(TICKET_READS):  # session tickets lie here after the handshake
-                data = self._socket._sock.recv(READ_BYTES)
+                data = self._socket._sock.recv(SLICE_BYTES)
                 if (
                     not data
                     or self.tls.decrypt(data)
@@ -271,7 +270,8 @@ class Connection:
         The event loop has a turn with each read, however fast the peer sends. Raises OSError and
         TLSClosed.
         """
-        while not self._over_by_tls() and (data := self._socket.recv(READ_BYTES)):
+        most = READ_BYTES if self.tls is None else SLICE_BYTES
+        while not self._over_by_tls() and (data := self._socket.recv(most)):
             yield_to_event_loop()
             plain = bytes(data) if self.tls is None else self.tls.decrypt(data)
             if plain:

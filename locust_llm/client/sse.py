@@ -124,7 +124,9 @@ class EventDecoder:
 
     def rest(self, read: int) -> list[Event]:
         """The events in what no blank line ended, as if one had. ``read`` is the number of the last
-        read."""
+        read. Above LARGE_BYTES it can only be whole JSON: no server's error is that long."""
+        if sum(map(len, self._held)) > LARGE_BYTES and not self.ends_with_json:
+            return []
         data = b"".join(self._held).strip(b"\n")
         if len(data) > LARGE_BYTES and count_json_values(data) > MAX_VALUES:
             return []

@@ -8,9 +8,9 @@ from typing import Final
 RECORD_BYTES: Final = 16_384
 """A TLS record has at most so many plain bytes (RFC 8446, 5.1). One call of OpenSSL gives one
 record."""
-SLICE_BYTES: Final = 16_384
-"""So many bytes are decrypted without a pause. At worst (new keys without end) they take OpenSSL 15
-ms."""
+SLICE_BYTES: Final = 2048
+"""So many bytes are decrypted without a look at the clock or a turn of the event loop. At worst
+they are 75 records that ask for new keys, of 50 µs each on a slow machine."""
 MAX_WITHOUT_DATA: Final = 1 << 18
 """Records without data may have so many bytes in a row. Servers send a few session tickets of up to
 16 kB, with a long list of certificates in each."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sseclient import SSEClient
 from support.examples import examples
 
-from locust_llm.client.sse import MAX_EVENT_LINES, EventDecoder, EventTooLong
+from locust_llm.client.sse import LARGE_BYTES, MAX_EVENT_LINES, EventDecoder, EventTooLong
 
 
 def events(*pieces: bytes) -> list[tuple[str, bytes]]:
@@ -110,6 +110,14 @@ def test_a_tail_without_a_blank_line_is_no_event() -> None:
     tidy = EventDecoder()
     list(tidy.feed([(0, b"data: a\n\n\n")]))
     assert not tidy.unterminated
+
+
+def test_a_tail_above_a_megabyte_is_no_error_and_may_be_json() -> None:
+    for tail, count in ((b"data: " + b"x" * LARGE_BYTES, 0), (b"x" * LARGE_BYTES + b"x", 0),
+                        (b'{"image": "' + b"A" * LARGE_BYTES + b'"}', 1)):  # fmt: skip
+        decoder = EventDecoder()
+        assert list(decoder.feed([(0, tail)])) == []
+        assert len(decoder.rest(0)) == count
 
 
 def test_bytes_that_are_no_utf8_come_through_unchanged() -> None:

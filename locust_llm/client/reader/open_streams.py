@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from errno import ENOMEM
 from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -166,12 +166,21 @@ class OpenStream:
         return must_decode
 
     def decrypt_few(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
-        """Decrypt at most SLICE_BYTES as the native reader gives them, where nothing waits in
-        ``encrypted``. ``stamps`` and ``since`` are the bytes of arrays of int64."""
+        """Decrypt reads of at most SLICE_BYTES as the native reader gives them, where nothing waits
+        in ``encrypted``. After DECRYPT_NS the rest waits there. ``stamps`` and ``since`` are the
+        bytes of arrays of int64."""
         tls = self.connection.tls
         assert tls is not None
-        plain = [tls.decrypt(read) for read in data]
-        if not all(plain):
+        plain = list[bytes]()
+        until_ns = time.monotonic_ns() + DECRYPT_NS
+        for read in data:
+            plain.append(tls.decrypt(read))
+            if time.monotonic_ns() > until_ns:
+                break
+        if len(plain) < len(data):
+            reads = zip(array("q", stamps), array("q", since), data, strict=True)
+            self.encrypted += islice(reads, len(plain), None)
+        if len(plain) < len(data) or not all(plain):
             stamps = array("q", compress(array("q", stamps), plain)).tobytes()
             since = array("q", compress(array("q", since), plain)).tobytes()
             plain = list(filter(None, plain))
@@ -223,6 +232,7 @@ class OpenStreams:
         self._sweeper = loop.timer(SWEEP_S, SWEEP_S, ref=False)
         self._sweeper.start(self._run, lambda: self._sweep(time.monotonic_ns()))
         self._next_turn = loop.timer(0.0, ref=False)
+        self._drop_turn = loop.timer(0.0, ref=False)
         # The kernel stamps only while some socket wants it, and begins a moment after the first one
         # does: this one always does, so that the first answer has stamps too.
         self._stamped = _socket()
@@ -266,7 +276,7 @@ class OpenStreams:
         done."""
         reading.dropped = (outcome, message)
         self._drops.append(reading)
-        self._run(self._process_drops)
+        self._drop_turn.start(self._run, self._process_drops)
 
     @property
     def reads(self) -> int:
@@ -351,7 +361,12 @@ class OpenStreams:
             self._finish(reading)
 
     def _process_drops(self) -> None:
+        """Drop a few streams: deadlines of many may end in one turn of the loop."""
+        until_ns = time.monotonic_ns() + LOOKS_NS
         while self._drops:
+            if time.monotonic_ns() > until_ns:
+                self._drop_turn.start(self._run, self._process_drops)
+                return
             self._run_for_one(self._drops.popleft(), self._drop)
 
     def _drop(self, reading: OpenStream) -> None:
@@ -371,9 +386,12 @@ class OpenStreams:
         stream = reading.stream
         now_ns = time.monotonic_ns()
         seen = stream.first_seen
+        must_decode = False
         if not reading.encrypted:  # else the server waits, as there is more than can be decrypted
-            self._take(reading)
-        if not reading.encrypted or reading.decrypt() or stream.over or stream.must_decode(now_ns):
+            must_decode = self._take(reading)
+        if reading.encrypted and reading.decrypt():
+            must_decode = True
+        if must_decode or stream.over or stream.must_decode(now_ns):
             stream.decode_pending(now_ns)
         if reading.end and not stream.over and not reading.encrypted:
             self._end(reading, reading.end)
@@ -393,8 +411,9 @@ class OpenStreams:
         else:
             self._waiting.discard(reading)
 
-    def _take(self, reading: OpenStream) -> None:
-        """Move what was read into its stream."""
+    def _take(self, reading: OpenStream) -> bool:
+        """Move what was read into its stream. Returns whether it must be decoded now; what waits
+        in ``encrypted`` decides that later."""
         stream = reading.stream
         (
             stamps,
@@ -408,12 +427,14 @@ class OpenStreams:
         ) = self._thread.take(reading.connection.fd)
         if reading.connection.tls is None:
             stream.append_reads(stamps, since, data)
-            return
+            return True
         reading.end_shows = None if reading.end_shows is None else unusual
-        if not reading.encrypted and not stream.over and sum(map(len, data)) <= SLICE_BYTES:
+        largest = max(map(len, data), default=0)
+        if not reading.encrypted and not stream.over and largest <= SLICE_BYTES:
             reading.decrypt_few(stamps, since, data)
-        else:
-            reading.encrypted += zip(array("q", stamps), array("q", since), data, strict=True)
+            return True
+        reading.encrypted += zip(array("q", stamps), array("q", since), data, strict=True)
+        return False
 
     def _end(self, reading: OpenStream, number: int) -> None:
         """The connection ended without the end of the message. ``number``: see ``Reader.take``."""
