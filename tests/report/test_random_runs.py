@@ -38,7 +38,7 @@ def is_plain(made: Made) -> bool:
     [
         (r"From \d+ answered", "From 9999 answered", "counts_are_those_of_the_records"),
         (
-            r"TTFT from Due p\d+: ",
+            r"TTFT( from Due)? p\d+: ",
             "TTFT from Due p95: 51% waiting for a prefill slot, ",
             "no_part_exists_that_the_run_did_not_have",
         ),

@@ -652,6 +652,8 @@ MIN_SLOW: Final = 3
 LOWER: Final = (95.0, 90.0, 75.0)
 """The percentiles for small groups. Above the last one MIN_GROUP requests have MIN_SLOW."""
 MAX_GROUPS: Final = 8
+MIN_NAMED: Final = 0.05
+"""Parts below this share of the whole are not in the sentence."""
 STRETCHES: Final = 4
 """The stretches of the run, for the groups over time."""
 PARTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
@@ -1229,11 +1231,14 @@ def _make_latency_table(
 def _list_explained_rules(
     table: LatencyTable, run: Run, asked: Sequence[str], left_out: list[str]
 ) -> Iterator[Rule]:
-    """TTFT from due at the highest percentile with enough requests, the percentiles of rules, and
-    the requested ones."""
+    """The time to the first token at the highest percentile with enough requests, the percentiles
+    of rules, and the requested ones."""
     count = int(table.counted.sum())
     highest = next((p for p in PERCENTILES if not has_too_few_values(count, p)), None)
-    rules = [] if highest is None else [parse_rule(f"{TO_DUE} p{highest:g} < 1s")]
+    rules = list[Rule]()
+    if highest is not None:
+        metric = TO_DUE if _is_due_before_send(table, run, highest) else TTFT
+        rules.append(parse_rule(f"{metric} p{highest:g} < 1s"))
     rules += [rule for rule in run.settings.rules.by_text.values() if not rule.staged]
     for text in asked:
         try:
@@ -1246,6 +1251,18 @@ def _list_explained_rules(
         if rule.metric in PARTS_OF and rule.percentile is not None and key not in seen:
             seen.add(key)
             yield rule
+
+
+def _is_due_before_send(table: LatencyTable, run: Run, percentile: float) -> bool:
+    """Whether TTFT from due is another figure than TTFT: a schedule or a gate held requests, or
+    late sends and earlier attempts took a part of it that is named."""
+    if run.has_waits:
+        return True
+    ttft_s, from_due_s = (
+        float(np.nanpercentile(table.requests.floats(COLUMN[metric])[table.counted], percentile))
+        for metric in (TTFT, TO_DUE)
+    )
+    return from_due_s - ttft_s >= MIN_NAMED * from_due_s
 
 
 def parse_explained_metric(text: str) -> Rule:

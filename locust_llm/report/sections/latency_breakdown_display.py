@@ -24,6 +24,7 @@ from locust_llm.records.breakdown_labels import (
     QUEUE,
     RETRIES,
     SERVER,
+    TO_DUE,
     TTFT,
     UNATTRIBUTED,
     USER,
@@ -35,6 +36,7 @@ from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBl
 from locust_llm.report.sections.latency_breakdown import (
     HISTOGRAMS,
     MIN_GROUP,
+    MIN_NAMED,
     REQUESTS,
     LatencyAttribution,
     LatencyBreakdown,
@@ -63,8 +65,6 @@ BARS: Final = "Slow requests, part by part"
 """The heading of the charts."""
 QUESTION: Final = "Queue or prefill?"
 """The sentence with the answer begins so, here and in the notes of older runs."""
-MIN_NAMED: Final = 0.05
-"""Parts below this share of the whole are not in the sentence."""
 MIN_REST: Final = 0.02
 """From this share of the time to a first token on, the sentence names the rest that is neither
 queue nor prefill."""
@@ -130,8 +130,6 @@ PREFILL_ALONE: Final = (
     "No other request of this run awaited a first token then: shorter prompts or a prefix cache "
     "make it shorter."
 )
-BEFORE_SEND: Final = (USER, LATE, RETRIES, GATE, PERMIT)
-"""What TTFT from Due has, and TTFT has not."""
 SECOND: Final = 0.5
 """A second part that grew by this share of the largest growth is named with it."""
 
@@ -515,7 +513,7 @@ def summarise_latency_parts(attribution: LatencyAttribution, *, in_table: bool =
 def _summarise_breakdown(
     breakdown: LatencyBreakdown, attribution: LatencyAttribution, in_table: bool
 ) -> str:
-    """The value stands here where it is in no table, and not nearly that of TTFT."""
+    """The value of TTFT from Due stands here where it is in no table."""
     whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
     parts = ", ".join(
         f"{ms / whole_ms:.0%} {name}"
@@ -524,9 +522,8 @@ def _summarise_breakdown(
     stood_still = (breakdown.stood_still_ms or 0.0) / whole_ms
     if stood_still >= MIN_NAMED:
         parts += f"; the server stood still for {stood_still:.0%} of this time{_count_who_met_it(breakdown)}"
-    before_ms = sum(part.slow_ms for part in breakdown.parts if part.name in BEFORE_SEND)
     value = ""
-    if not in_table and before_ms >= MIN_NAMED * whole_ms:
+    if not in_table and breakdown.metric == TO_DUE:
         value = f" is {format_duration(breakdown.value_ms / 1e3)}"
     return f"{name_breakdown(breakdown)}{value}: {parts}."
 

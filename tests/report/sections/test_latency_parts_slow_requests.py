@@ -17,7 +17,10 @@ from locust_llm.report.sections.latency_breakdown import (
 
 
 def of(
-    records: list[Record], *asked: str, spans: dict[str, ServerTimes] | None = None
+    records: list[Record],
+    *asked: str,
+    spans: dict[str, ServerTimes] | None = None,
+    limits: tuple[tuple[float, int | None], ...] = (),
 ) -> LatencyAttribution | None:
     def since(at: float) -> Iterator[Record]:
         return (
@@ -27,7 +30,7 @@ def of(
         )
 
     columns = collect_columns(records)
-    return attribute_latencies(columns, spans or {}, a_run(), since, asked)
+    return attribute_latencies(columns, spans or {}, a_run(limits), since, asked)
 
 
 def a_hundred() -> LatencyAttribution:
@@ -142,7 +145,7 @@ def test_a_server_that_reports_too_few_requests_splits_none(told: int, split: bo
     times = ServerTimes(source=SPANS, queue_us=40_000, prefill_us=50_000)
     found = of(records, "ttft p50", spans={f"{i}": times for i in range(told)})
     assert found is not None
-    (of_ttft,) = (one for one in found.breakdowns if one.metric == "ttft")
+    (of_ttft,) = (one for one in found.breakdowns if one.percentile == 50)
     all_ms = {part.name: part.all_ms for part in of_ttft.parts}
     if split:
         assert found.server.basis == "requests"
@@ -152,6 +155,29 @@ def test_a_server_that_reports_too_few_requests_splits_none(told: int, split: bo
         assert all_ms == pytest.approx({"server": 100})
     assert found.server.server_ms == pytest.approx(91 if split else 100)
     assert found.reported == {"spans": told}
+
+
+@pytest.mark.parametrize(
+    ("limits", "late_s", "metric"),
+    [
+        ((), 0.0, "ttft"),
+        ((), 0.004, "ttft"),
+        ((), 0.006, "ttft_from_due"),
+        (((0.0, 1),), 0.0, "ttft_from_due"),
+    ],
+)
+def test_the_breakdown_has_the_name_that_the_tables_have(
+    limits: tuple[tuple[float, int | None], ...], late_s: float, metric: str
+) -> None:
+    """100 ms from the send to the first token. Without a gate TTFT from due is another figure only
+    where at least 5% of it precede the send: 6 of 106 ms do, 4 of 104 ms do not."""
+    records = [
+        answered(100, 200, id=f"{i}", due_at=10.0 * i - late_s, sent_at=10.0 * i)
+        for i in range(100)
+    ]
+    found = of(records, limits=limits)
+    assert found is not None
+    assert [one.metric for one in found.breakdowns] == [metric]
 
 
 def test_a_decode_that_no_server_reports_is_measured() -> None:
