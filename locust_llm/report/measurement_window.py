@@ -32,6 +32,8 @@ MIN_ANSWERED_SHARE: Final = 0.95
 """Above this share of the arrivals the server kept up."""
 MIN_SEEN_SHARE: Final = 0.5
 """Below this share of the arrivals nothing shows that the server kept up."""
+MIN_DUE: Final = 10
+"""So few arrivals need not have come at the rate of the stage."""
 CHANCE_FACTOR: Final = 3.0
 """The number in flight varies by the root of its mean, if arrivals are random and independent
 (M/G/infinity). So many roots more at the end of a stretch than at its begin show no queue."""
@@ -213,8 +215,8 @@ def measure_steady_state(
     answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
     by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)
     kept_up: bool | None = answered + by_chance >= MIN_ANSWERED_SHARE * due
-    if kept_up and answered < MIN_SEEN_SHARE * due:
-        kept_up = None  # its requests last too long for such a short time
+    if kept_up and (due < MIN_DUE or answered < MIN_SEEN_SHARE * due):
+        kept_up = None  # the time is too short for its rate, or for its requests
     return SteadyState(
         in_flight=in_flight,
         residual=residual,

@@ -268,3 +268,15 @@ def test_a_stage_that_is_too_short_for_its_requests_does_not_show_that_the_serve
     assert summary.steady is not None
     assert summary.steady.delivered == pytest.approx(answered_share)
     assert summary.steady.kept_up is kept_up
+
+
+@pytest.mark.parametrize(("due", "kept_up"), [(10, True), (9, None)])
+def test_few_arrivals_do_not_show_that_the_server_keeps_up(due: int, kept_up: bool | None) -> None:
+    """Ten were answered. So few arrivals need not have come at the rate of the stage."""
+    run = a_stage(a_run(sweep="request-rate=1", users=None), 1, 1.0, "request-rate")
+    run = replace(
+        run, offer=OpenLoopSchedule(due=due, never_started=0, duration_s=20.0, most_users=20)
+    )
+    summary = summed_up(*(asked(10.0 + 2 * i, 0.5) for i in range(10)), run=run)
+    assert summary.steady is not None
+    assert summary.steady.kept_up is kept_up

@@ -545,8 +545,8 @@ def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> Non
     ]
     found = compare_folders(folders)
     model, lengths = found.runs
-    assert model.other_work == "model b for a"
-    assert lengths.other_work == "input tokens 200 for 100 on average"
+    assert model.other_work == "model b instead of a"
+    assert lengths.other_work == "input tokens 200 instead of 100 on average"
     for pair in found.runs:
         assert {(line.word, line.difference, line.low) for line in pair.lines} == {
             ("-", None, None)
@@ -557,13 +557,15 @@ def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> Non
             in render_comparison_console(found)
         )
     said = format_comparison_ending(found, 120)
-    assert "model: not compared, because the workload differs (model b for a)." in " ".join(
+    assert "model: not compared, because the workload differs (model b instead of a)." in " ".join(
         said.split()
     )
     assert any(line.split()[:3] == ["longer", "other", "work"] for line in said.splitlines())
     pair = replace(found, runs=found.runs[:1])
     said = format_comparison_ending(pair, 120)
-    assert "not compared, because the workload differs (model b for a)." in " ".join(said.split())
+    assert "not compared, because the workload differs (model b instead of a)." in " ".join(
+        said.split()
+    )
 
 
 def test_two_runs_of_one_seed_may_have_met_a_warm_cache(tmp_path: Path) -> None:

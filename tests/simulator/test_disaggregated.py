@@ -124,3 +124,20 @@ def test_who_is_preempted_while_it_decodes_computes_its_prompt_there():
     a, b = load.run()
     assert [round(at, 3) for at in a.token_at] == [2, 3, 4, 5]
     assert (b.preemptions, [round(at, 3) for at in b.token_at][:2]) == (1, [3, 6])
+
+
+def test_a_prompt_is_looked_up_once():
+    """The second prompt finds one block of 16 tokens where it is computed. Where it decodes, its
+    tokens come over the link."""
+    clock = VirtualClock()
+    config = SchedulerConfig(
+        max_num_batched_tokens=100, max_num_seqs=8, kv_tokens=1024, enable_prefix_caching=True
+    )
+    prefill, decode = (
+        BatchEngine(Scheduler(config, chunked, record=True), ONE_SECOND, clock) for _ in range(2)
+    )
+    load = Virtual(clock, DisaggregatedEngine([prefill], [decode], LINK, clock), keep_tokens=True)
+    load.open_loop([(0, VirtualRequest(20, 2, (1,))), (10, VirtualRequest(20, 2, (1,)))])
+    load.run()
+    state = load.engine.state()
+    assert (state["cache_queries"], state["cache_hits"]) == (40, 16)

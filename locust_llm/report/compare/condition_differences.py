@@ -133,7 +133,7 @@ def find_condition_differences(base: Evaluation, here: Evaluation) -> Iterator[C
 
 
 def _describe_option(value: object) -> str:
-    if value in (None, ()):
+    if value in (None, "", ()):
         return "none"
     return truncate_text(format_option_value(value), MAX_VALUE) or "on"
 

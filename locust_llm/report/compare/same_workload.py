@@ -52,7 +52,7 @@ class WorkDifference(NamedTuple):
     here: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.here} for {self.base}"
+        return f"{self.what} {self.here} instead of {self.base}"
 
 
 def lengths_differ(

@@ -1102,7 +1102,8 @@ NOTE: Final = (
     "Base and candidate: mean of the values of all blocks (the geometric mean if the interval is "
     "a percentage). Difference: from base to candidate, averaged over the pairs. 95% interval: "
     "Student's t over the pairs, limited so that no value falls below 0 and no share exceeds "
-    "100%. No significant difference: the interval contains 0. Percentiles count each failure as "
+    "100%. No significant difference: the interval contains 0. Not concluded: the load "
+    "generator's error leaves it open. Percentiles count each failure as "
     "+infinity; averages and rates use successful requests only. If base and candidate are equal, "
     "about one metric of 20 is called better or worse at random."
 )

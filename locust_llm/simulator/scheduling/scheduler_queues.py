@@ -330,8 +330,9 @@ class Scheduler:
         if self.blocks.caching:
             sequence.named_blocks = self.blocks.share(sequence.block_keys[:num_cached])
             sequence.blocks_then = num_cached
-            self.num_cache_queries += sequence.num_prompt_tokens + sequence.output_then
-            self.num_cache_hits += num_cached * BLOCK_SIZE
+            if not sequence.num_transferred_tokens:  # else the prefill engine has looked them up
+                self.num_cache_queries += sequence.num_prompt_tokens + sequence.output_then
+                self.num_cache_hits += num_cached * BLOCK_SIZE
         if self._fair is not None and not sequence.num_preemptions:
             self._fair.served(sequence, prompt_tokens=sequence.num_prompt_tokens)
         if not sequence.num_preemptions and not sequence.num_transferred_tokens:

@@ -91,6 +91,7 @@ def test_equal_runs_differ_in_nothing() -> None:
         ({"tools": "tools.json"}, ("tools", "none", "tools.json", False)),
         ({"tenant_weight": ("a=2", "b=1")}, ("tenant-weight", "none", "a=2 b=1", False)),
         ({"check_cancellations": True}, ("check-cancellations", "off", "on", False)),
+        ({"candidate": "http://b"}, ("candidate", "none", "http://b", False)),
         ({"processes": 2}, ("processes", "1", "2", False)),
     ],
 )

@@ -33,8 +33,8 @@ def test_what_differs_in_words() -> None:
         "b", {"input tokens": LengthStatistics(25_000.5), "output tokens": LengthStatistics(7)}
     )
     assert [*map(str, find_work_differences(base, here))] == [
-        "model b for a",
-        "input tokens 25,000 for 20,000 on average",
+        "model b instead of a",
+        "input tokens 25,000 instead of 20,000 on average",
     ]
     assert (
         find_work_differences(base, RunWork("", {"output tokens": LengthStatistics(7)})) == []
@@ -58,13 +58,13 @@ def test_what_was_asked_for_decides_and_not_what_came_of_it() -> None:
         {"input tokens asked for": LengthStatistics(600), "input tokens": LengthStatistics(543.6)},
     )
     assert [*map(str, find_work_differences(base, other))] == [
-        "input tokens asked for 600 for 550 on average"
+        "input tokens asked for 600 instead of 550 on average"
     ]
     unknown = RunWork(
         "a", {"input tokens asked for": None, "input tokens": LengthStatistics(555.0)}
     )
     assert [*map(str, find_work_differences(base, unknown))] == [
-        "input tokens 555 for 543.6 on average"
+        "input tokens 555 instead of 543.6 on average"
     ]
 
 

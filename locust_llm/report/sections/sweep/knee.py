@@ -711,8 +711,8 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 
 
 def is_too_short_for_its_requests(level: LoadLevel) -> bool:
-    """Its measured time saw too few of its due requests answered to show whether the server keeps
-    up."""
+    """Its measured time saw too few requests due, or too few of them answered, to show whether the
+    server keeps up."""
     return level.succeeded > 0 and level.delivered is not None and level.kept_up is None
 
 
@@ -724,8 +724,8 @@ def _explain_no_saturation(axis: str, levels: Sequence[LoadLevel]) -> str:
     if not short:
         return "No stage can be used."
     return (
-        f"At {describe_levels(axis, *short)} less than half of the due requests was answered in "
-        "the measured time, which was too short to show whether the server keeps up."
+        f"At {describe_levels(axis, *short)} the measured time was too short to show whether the "
+        "server keeps up: too few requests were due or answered in it."
     )
 
 
