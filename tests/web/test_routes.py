@@ -691,6 +691,26 @@ def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path
     ]
 
 
+def test_cards_and_charts_are_of_one_moment(pages: Callable[..., Page], tmp_path: Path) -> None:
+    """A token that comes after the last point of the charts is in the next point, and in the card
+    with it."""
+    page, run = pages(), Run(tmp_path / "one", slo=("ttft_from_due p95 < 1s",))
+    page.view.begins(run)  # type: ignore[arg-type]
+    live = page.view.live
+    assert live is not None
+    seen = list[tuple[str, object]]()
+    for ttft_s in (0.1, 0.3):
+        run.run_progress.update("local", used=0, waiting=0, decoding=0, ttfts_from_due_s=[ttft_s])
+        page.view.settled()
+        if live.points:  # a page asks between two points
+            seen.append((page.live()["rules"][0]["now"], live.points[-1].ttft_ms))
+        live.tick(1, None, "profiling")
+        page.view._look_at_rules(run, live.seconds)  # type: ignore[arg-type]
+    assert seen == [("100 ms", (100.0, 100.0, 100.0))]
+    page.view.settled()
+    assert page.live()["rules"][0]["now"] == "290 ms"  # p95 of 100 and 300 ms
+
+
 def test_a_change_of_users_is_a_mark_and_a_cause(on: tuple[Page, Any]) -> None:
     page, _ = on
     assert page.start({"user_count": "12"})["success"]
