@@ -1,5 +1,7 @@
 """Report result: the report process's answer, as JSON on its stdout."""
 
+from typing import Final
+
 import msgspec
 
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
@@ -42,6 +44,10 @@ class RuleAtLook(msgspec.Struct, frozen=True):
         return f"{self.rule}, {self.reason}"
 
 
+RATES_OFF: Final = "~"
+"""Before a rate, as in the tables."""
+
+
 class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run or a stage, for the exit status, the next stage and the live page."""
 
@@ -73,6 +79,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule or a gate held requests, so TTFT from due comes first."""
     silence: str = ""
     """A long time without tokens, such as ``no token came for 6 s``. Empty: there was none."""
+    rates_off: bool = False
+    """The stage is short for its requests, so its rates may be far off (Little's law)."""
     swept: bool = False
     """The run had stages, so latencies are shown for each stage only."""
     findings: tuple[str, ...] = ()
@@ -113,7 +121,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
                 p50, p99 = (format_duration(known[p] / 1e3) for p in (50.0, 99.0))
                 parts.append(f"{name} p50 {p50}, p99 {p99}")
         if (tokens_per_s := self._figure("output_token_throughput").avg) is not None:
-            parts.append(f"{tokens_per_s:.0f} {self.token_rate_unit}")
+            mark = RATES_OFF * self.rates_off
+            parts.append(f"{mark}{tokens_per_s:.0f} {self.token_rate_unit}")
         if self.silence:
             parts.append(self.silence)
         if self.slo_status:

@@ -213,6 +213,7 @@ def make_report_result(
         token_rate_unit=summary.counts.token_rate_unit,
         figures={row.tag: _figure(row) for row in summary.rows},
         has_waits=run.has_waits,
+        rates_off=summary.steady is not None and not summary.steady.stationary,
         silence=describe_silent_time(summary.outages),
         swept=sweep is not None or summary.swept,
         findings=tuple(filter(None, findings)),

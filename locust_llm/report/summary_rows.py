@@ -210,6 +210,17 @@ class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
     """For an open loop: at least 95 % was delivered, or the missing requests may be inside by
     chance."""
 
+    @property
+    def stationary(self) -> bool:
+        """Its rates, its requests in flight and their times fit together (Little's law). Of a stage
+        that is short for its requests they do not, and its rates may be far off."""
+        return is_stationary(self.residual)
+
+
+def is_stationary(residual: float | None) -> bool:
+    """``residual`` of Little's law. None: not known."""
+    return residual is None or residual < MAX_RESIDUAL
+
 
 class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of a sweep or of repeats, as a row of its table. Its values are of the measured
@@ -292,9 +303,8 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stationary(self) -> bool:
-        """Its rates, its requests in flight and their times fit together (Little's law). Of a stage that
-        is short for its requests they do not, and its rates may be far off."""
-        return self.residual is None or self.residual < MAX_RESIDUAL
+        """See SteadyState."""
+        return is_stationary(self.residual)
 
     @property
     def sound(self) -> bool:

@@ -57,6 +57,11 @@ def test_it_goes_through_json() -> None:
             "no measurement",
             2.0,
         ),
+        (
+            ReportResult(rates_off=True, figures={"output_token_throughput": MetricValue(71.6)}),
+            "~72 tokens/s",
+            71.6,
+        ),
         (ReportResult(), "no measurement", None),
         (
             ReportResult(
