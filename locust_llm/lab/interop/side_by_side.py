@@ -205,7 +205,7 @@ def find_unlike_conditions(base: Figures, other: Figures) -> str:
         ("requested rate", base.rate_per_s, other.rate_per_s),
     ):
         if base_value and value and base_value != value:
-            return f"{name} {value} for {base_value}"
+            return f"{name} {value} instead of {base_value}"
     one_has_a_rate = (base.rate_per_s is None) != (other.rate_per_s is None)
     one_has_users = (base.concurrency is None) != (other.concurrency is None)
     if one_has_a_rate and one_has_users:

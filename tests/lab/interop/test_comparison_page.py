@@ -69,7 +69,7 @@ def test_each_run_beside_the_first(found: Comparison) -> None:
     assert cells["load tester"] == ["evalscope"] * 3
     assert cells["input tokens"] == ["100", "100", "200"]
     assert (
-        "longer had another workload than base: input tokens 200 for 100 on average. So no differences are shown."
+        "longer had another workload than base: input tokens 200 instead of 100 on average. So no differences are shown."
         in html
     )
     assert "&lt;b&gt;slow" in html

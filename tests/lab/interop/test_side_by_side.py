@@ -32,22 +32,22 @@ BASE = Figures(
         # of one tokenizer
         (replace(BASE, output_tokens=Distribution(avg=64.0), server_output_tokens=None), ""),
         (replace(BASE, model="", concurrency=None), ""),  # what it does not say is no reason
-        (replace(BASE, model="n"), "model n for m"),
-        (replace(BASE, concurrency=16), "in flight at most 16 for 8"),
+        (replace(BASE, model="n"), "model n instead of m"),
+        (replace(BASE, concurrency=16), "in flight at most 16 instead of 8"),
         (
             replace(BASE, input_tokens=Distribution(avg=106.0)),
-            "input tokens 106 for 100 on average",
+            "input tokens 106 instead of 100 on average",
         ),
         (
             replace(BASE, input_tokens=Distribution(avg=103.0)),
-            "input tokens 103 for 100 on average",
+            "input tokens 103 instead of 100 on average",
         ),
         (replace(BASE, tool="two", input_tokens=Distribution(avg=104.0)), ""),  # tokenizers differ
         (
             replace(BASE, tool="two", input_tokens=Distribution(avg=106.0)),
-            "input tokens 106 for 100 on average",
+            "input tokens 106 instead of 100 on average",
         ),
-        (replace(BASE, server_output_tokens=80.0), "output tokens 80 for 64 on average"),
+        (replace(BASE, server_output_tokens=80.0), "output tokens 80 instead of 64 on average"),
         (
             replace(BASE, concurrency=None, rate_per_s=5.0),
             "one is an open loop, the other a closed one",
@@ -79,7 +79,7 @@ def test_the_table() -> None:
     assert found["requests/s"] == ["4", "3 (-25.0%)", "3"]
     assert "latency p99, ms" not in found
     assert said.startswith(
-        "two (2) had another load than one: model n for m. So no differences are shown.\n"
+        "two (2) had another load than one: model n instead of m. So no differences are shown.\n"
     )
     assert "They have no intervals" in said
     assert (
