@@ -233,8 +233,8 @@ def _describe_unsplit_time(server: ServerTime) -> str:
     return (
         f" {format_count(server.unsplit_of, 'first token')} arrived within the time of these "
         f"readings, after {_format_ms(server.unsplit_ms)} on average. {share:.0%} of that time is "
-        "in neither: it is other work, or belongs to requests that the server has not counted. A "
-        "server counts queue and prefill only when a request ends, and many servers never count "
+        "neither queue nor prefill in these histograms: it is other work, or belongs to requests "
+        "that the server has not counted. A server counts queue and prefill only when a request ends, and many servers never count "
         "cancelled requests."
     )
 

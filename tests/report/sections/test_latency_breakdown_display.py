@@ -457,7 +457,11 @@ def test_each_mean_names_its_own_number_of_requests() -> None:
 @pytest.mark.parametrize(
     ("first", "after_s", "said"),
     [
-        (100, 0.05, "10% of that time is in neither: "),  # 90 x 50 ms of 100 x 50 ms
+        (
+            100,
+            0.05,
+            "10% of that time is neither queue nor prefill in these histograms: ",
+        ),  # 90 x 50 ms of 100 x 50 ms
         (100, 0.045, ""),  # 90 x 50 ms: all of it
         (60, 0.05, ""),  # other clients' first tokens came before
     ],
@@ -478,7 +482,7 @@ def test_what_of_the_time_to_first_tokens_is_not_split(
     text = describe_server_time(with_(replace(UNKNOWN, requests=90, means_ms=MEANS), history))
     assert "means of 90 requests" in text
     assert said in text
-    assert ("is in neither" in text) == bool(said)
+    assert ("neither queue nor prefill" in text) == bool(said)
 
 
 def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division() -> None:
@@ -498,8 +502,8 @@ def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division()
     assert describe_server_time(made) == (
         "Queue or prefill? Queue, 75% of queue and prefill on average, by the server's own histograms (vLLM): of 1.17 s of queue "
         "and prefill 875 ms are queue, 292 ms prefill, means of 47 requests. 223 first tokens "
-        "arrived within the time of these readings, after 6.04 s on average. 96% of that time is in "
-        "neither: it is other work, or belongs to requests that the server has not counted. A "
+        "arrived within the time of these readings, after 6.04 s on average. 96% of that time is "
+        "neither queue nor prefill in these histograms: it is other work, or belongs to requests that the server has not counted. A "
         "server counts queue and prefill only when a request ends, and many servers never count "
         f"cancelled requests.{FAR}"
     )
