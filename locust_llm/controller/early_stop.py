@@ -536,11 +536,8 @@ class EarlyStop:
         """Why the run must end. None: it need not."""
         for watched in self._watched:
             if watched.rule.kind == ABORT and self._is_broken(watched):
-                silent_s = max(self._find_silent_s(), watched.silent_s)
-                silent = f"; nothing answered for {silent_s:.0f} s" * (
-                    DEAD_S <= silent_s < math.inf
-                )
-                return BrokenRule(rule=str(watched.rule), why=f"{watched.tally}{silent}")
+                silence = _describe_silence(self._find_silent_s(), watched.silent_s)
+                return BrokenRule(rule=str(watched.rule), why=f"{watched.tally}{silence}")
         return None
 
     def _is_broken(self, watched: RuleMonitor) -> bool:
@@ -571,6 +568,15 @@ class EarlyStop:
         if holds is not None and isinstance(tally, ShareMonitor):
             counts = tally.counts
         return RuleProgress(state, counts, left_out)
+
+
+def _describe_silence(unanswered_s: float, failing_s: float) -> str:
+    """``; no answer for 10 s``. Requests that all fail with a status of the server are answers."""
+    if DEAD_S <= unanswered_s < math.inf:
+        return f"; no answer for {unanswered_s:.0f} s"
+    if DEAD_S <= failing_s < math.inf:
+        return f"; no request succeeded for {failing_s:.0f} s"
+    return ""
 
 
 def _older(sends: RequestsInFlight, metric: str, op: str, limit_s: float) -> int:

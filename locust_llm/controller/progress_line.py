@@ -58,9 +58,7 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
     if tally is not None and (leaks := tally.isolation.all_leaks):
         parts.append(ProgressPart(1, f"LEAK in {format_count(leaks, 'answer')}", f"LEAKS {leaks}"))
     if silent_s := stats.silent_s():
-        parts.append(
-            ProgressPart(1, f"nothing answered for {silent_s:.0f} s", f"no answer {silent_s:.0f} s")
-        )
+        parts.append(ProgressPart(1, f"no answer for {silent_s:.0f} s"))
     waits = generates and (control.settings.open_loop or limit is not None)
     name = "TTFT from due" if waits else "TTFT"
     if first_ms := stats.first_token_ms(50, 99, from_due=waits):

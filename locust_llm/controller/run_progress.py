@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from locust_llm.records.early_decode import arrived_whole, measure_early_decode
 from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_percentiles
-from locust_llm.records.outcomes import CANCELLED, CLIENT_ERROR, CUT, OK
+from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED, is_answer, is_unanswered
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
@@ -58,8 +58,6 @@ MIN_IN_FLIGHT: Final = 2
 """One request alone may wait for its own prompt."""
 STATUS_GAP_S: Final = 1.0
 """A process whose status is older stood still itself, and its reads are not known."""
-OWN_FAILURES: Final = ("no_socket", CLIENT_ERROR)
-"""Failures that show nothing of the server."""
 LATE_READ_US: Final = 1000
 """From so long on, bytes lay unread for a while. Chunks that came together and were read sooner
 were sent together."""
@@ -409,6 +407,8 @@ class RunProgress:
         self._most_reads: dict[str, int] = {}
         """The reads of each process never fall. A sentinel stream that is open adds some, which its
         end takes off again: they are no answer of the server."""
+        self._refused_reads = Counter[str]()
+        """The reads of requests that were refused without an answer, by process."""
         self._all_reads = 0
         self._silent_since: float | None = None
         """Since when no process has read anything, though it had requests, as in the report: from
@@ -447,15 +447,24 @@ class RunProgress:
         self.token_sources[record.tokens_from] += 1
         self._reads_of_these += record.reads
         self.parts.add(record)
-        answered = record.status is not None or record.chunk_us
-        if record.failed and not answered and record.outcome not in OWN_FAILURES:
-            self._unanswered_at = self._clock()
-            # it was refused after the last answer, between two statuses
-            self._silent_since = self._heard_at
         if record.phase == PROFILING:
             self.profiled[record.outcome] += 1
             self._first_at = self._clock() if self._first_at is None else self._first_at
             self._client(record.worker).add(record)
+
+    def note_end(self, record: Record) -> None:
+        """Note whether a request that ended was answered; of retried attempts too."""
+        has_chunk = bool(record.chunk_us)
+        if is_answer(record.outcome, record.status, has_chunk=has_chunk):
+            if not has_chunk:
+                self._silent_since = self._heard_at = self._clock()
+            return
+        unanswered = is_unanswered(record.outcome, record.status, has_chunk=has_chunk)
+        if record.outcome == RETRIED or (record.failed and unanswered):
+            self._unanswered_at = self._clock()
+            # it was refused after the last answer, between two statuses
+            self._silent_since = self._heard_at
+            self._refused_reads[record.worker] += record.reads
 
     def update(
         self,
@@ -490,10 +499,13 @@ class RunProgress:
         self._awaited[worker] = awaited or {}
         if ttfts_s:
             self._longest_ttft_s = max(self._longest_ttft_s or 0.0, *ttfts_s)
-        if stood_still or reads > self._most_reads.get(worker, -1):
+        answer_reads = reads - self._refused_reads[worker]
+        # a refusal is read before its record comes
+        is_token = bool(ttfts_s) or self.decoding > 0 or not self._is_refused(now)
+        if stood_still or (is_token and answer_reads > self._most_reads.get(worker, -1)):
             if self._silent_since is not None and self.decoding and not stood_still:
                 self._longest_pause_s = max(self._longest_pause_s, now - self._silent_since)
-            self._most_reads[worker] = reads
+            self._most_reads[worker] = answer_reads
             self._silent_since = self._heard_at = now
         elif not (self.used or self.decoding or self._is_refused(now)):
             self._silent_since = now

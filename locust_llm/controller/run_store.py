@@ -222,6 +222,12 @@ class RunStore:
             sent_at = record.sent_unix_s
             self._first_sent_at = min(sent_at, self._first_sent_at or sent_at)
         self._resent += record.resent
+        self.run_progress.note_end(record)
+        silence = self._silence.get(record.arm)
+        if silence is None:
+            silence = self._silence[record.arm] = SilenceDetector(record.arm)
+        if news := silence.add(record, self.started_at):
+            log_note(news)
         if record.outcome == RETRIED:
             self._retried += 1
             return False
@@ -231,11 +237,6 @@ class RunStore:
             self.answer_tally.add(record)
         if all_failed := self._first.add(record):
             self.add_note(f"WARNING: {self._why(all_failed)}")
-        silence = self._silence.get(record.arm)
-        if silence is None:
-            silence = self._silence[record.arm] = SilenceDetector(record.arm)
-        if news := silence.add(record, self.started_at):
-            log_note(news)
         if record.failed and not self._out_of_memory and advise_on_memory(record.error, None):
             self._out_of_memory = record.error
         if news := self.buffering.add(record):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from .outcomes import CLIENT_ERROR, OK
+from .outcomes import OK, is_answer, is_unanswered
 from .record import Record
 
 MAX_MESSAGE_CHARS: Final = 300
@@ -19,8 +19,6 @@ SILENT_REQUESTS: Final = 3
 SILENT_S: Final = 2.0
 """A server that answered is silent after so many requests without an answer, over so many
 seconds."""
-OWN_FAILURES: Final = ("no_socket", CLIENT_ERROR)
-"""Failures of this machine, which show no silent server."""
 MIN_ID_CHARS: Final = 40
 """A longer word is an id, a key or a path."""
 MAX_KINDS: Final = 20
@@ -86,14 +84,14 @@ class FirstRequests:
 
 
 class SilenceDetector:
-    """Reports a server that answered and no longer does, without a status for its refusals, and its
-    return: a line each. A comparison has a detector for each server: one that answers says nothing
-    of the other."""
+    """Reports a server that answered and no longer does, and its return: a line each. ``outcomes``
+    decides what an answer is. A comparison has a detector for each server: one that answers says
+    nothing of the other."""
 
     def __init__(self, arm: str = "") -> None:
         """``arm`` names the server in a comparison."""
         self._server = arm or "server"
-        self._no_response = f"no response from the {arm}" if arm else "no response"
+        self._no_answer = f"no answer from the {arm}" if arm else "no answer"
         self._answered_at: float | None = None
         """When anything was last answered, in Unix seconds. None: nothing was yet."""
         self._unanswered = 0
@@ -104,19 +102,19 @@ class SilenceDetector:
         """Add a record. Returns a line, empty without news. ``began_at`` is the
         first send of the run in Unix seconds, as in the report."""
         at = record.closed_unix_s
-        if record.status is not None or record.chunk_us:
+        if is_answer(record.outcome, record.status, has_chunk=bool(record.chunk_us)):
             began, ended = _answering(record)
             silent_s = began - (self._answered_at or began)
             was_reported, self._reported = self._reported, False
             self._answered_at = max(ended, self._answered_at or ended)
             self._unanswered = 0
-            again = f"The {self._server} responds again, after {silent_s:.1f} s."
+            again = f"The {self._server} answers again, after {silent_s:.1f} s."
             return again if was_reported else ""
         if (
             self._answered_at is None
             or self._reported
             or not record.failed
-            or record.outcome in OWN_FAILURES
+            or not is_unanswered(record.outcome, record.status, has_chunk=bool(record.chunk_us))
         ):
             return ""
         self._unanswered += 1
@@ -125,7 +123,7 @@ class SilenceDetector:
         self._reported = True
         since_s = max(0.0, self._answered_at - began_at)
         return (
-            f"WARNING: {self._no_response} since {since_s:.1f} s after the start: "
+            f"WARNING: {self._no_answer} since {since_s:.1f} s after the start: "
             f"{record.outcome}: {record.error[:NAME_CHARS]}"
         )
 

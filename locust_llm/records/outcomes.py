@@ -61,3 +61,29 @@ FAILURES: Final = {
     CLIENT_ERROR: "the load generator itself failed, not the server; the run ends with exit status 2",
     UNNAMED: "unknown (an imported result whose load tester gives no reason)",
 }
+
+NO_ANSWER_STATUSES: Final = (502, 503, 504)
+"""With these a proxy, or a server that starts, reports that no model answers."""
+OWN_ENDS: Final = ("no_socket", CLIENT_ERROR, TOO_LARGE, TOO_LONG, CANCELLED)
+"""The load generator caused these ends. They show no silent server."""
+NO_ANSWER_ENDS: Final = (
+    *OWN_ENDS, CUT, "timeout", "first_token_timeout", "gap_timeout", "closed", "reset", "truncated",
+)  # fmt: skip
+"""Such an end is no answer, whatever status the response began with: the load generator ended it,
+or its connection broke."""
+
+
+def is_answer(outcome: str, status: int | None, *, has_chunk: bool) -> bool:
+    """Whether a request shows that the server answered: a chunk came, or the server's own status
+    ended it. All that names a time without answers decides by this."""
+    if has_chunk:
+        return True
+    return status is not None and status not in NO_ANSWER_STATUSES and outcome not in NO_ANSWER_ENDS
+
+
+def is_unanswered(outcome: str, status: int | None, *, has_chunk: bool) -> bool:
+    """Whether a request shows that the server did not answer. A retried attempt counts with its
+    last one."""
+    if has_chunk or outcome in (OK, RETRIED, *OWN_ENDS):
+        return False
+    return status is None or status in NO_ANSWER_STATUSES

@@ -86,6 +86,12 @@ class Disruption(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """What is known of a command that did not end with status 0."""
 
+    @property
+    def command_failed(self) -> bool:
+        """It ended with another status than 0, could not be started, or took too long. One that
+        the end of the run killed did not fail."""
+        return self.status != 0 and (self.status is not None or bool(self.why))
+
 
 def select_known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
     """The changes from the first limit on."""

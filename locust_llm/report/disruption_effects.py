@@ -4,7 +4,7 @@ restarted servers, and when the server was as before, from the records alone.
 Before the first disruption, the failures and the TTFT p95 of each window of 5 s show the former
 range: up to 1.5 times the highest of them. After a disruption a window is out of this range, or in
 it. The server is back when the first request is sent in a window in the range, after the last one out of
-it. A window belongs to the requests that were sent in it. One that begins while nothing answered is out of
+it. A window belongs to the requests that were sent in it. One that begins while no request was answered is out of
 the range, whatever was sent in it.
 
 Which later windows belong to the disruption? Failures may come at the end of a grace period. But one
@@ -43,6 +43,7 @@ from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import OPERATORS, Rule
 from locust_llm.text.format import format_brief
 
+COMMAND_FAILED: Final = "its command failed"
 LOAD_ENDED: Final = "the load ended"
 WINDOW_S: Final = 5.0
 ROUNDED_S: Final = 1e-5
@@ -267,6 +268,7 @@ def _find_recovery(
     run: Run,
     outages: Sequence[Outage],
 ) -> _Recovery:
+    """A command that failed may have disrupted nothing: what comes later is not its recovery."""
     began = disruption.began_at
     silences = list(_list_silences(outages, run, began, until))
     silent_s = sum(end - start for start, end in silences)
@@ -277,6 +279,8 @@ def _find_recovery(
     slowest_s = ROOM * former.ttft_p95
     ttft_s = _without_single_moments(known.sent_at, failed, ttft_s, slowest_s, command_ended)
     windows = _measure_windows(known.sent_at, failed, ttft_s, (began, until))
+    if disruption.command_failed:
+        return _Recovery(None, COMMAND_FAILED, windows, silent_s)
     if math.isnan(former.failures):
         return _Recovery(None, f"no {WINDOW_S:g} s of load were before it", windows, silent_s)
     # from then on the server answered again

@@ -37,11 +37,14 @@ from locust_llm.report.measurement_window import (
 )
 from locust_llm.report.open_loop_delivery import CLIENT
 from locust_llm.report.outages import (
+    NOT_ANSWERED,
     SERVER_FAILURES,
     Outage,
+    count_statuses,
     describe_lost_requests,
     describe_outages,
     describe_silence,
+    describe_statuses,
     select_held_up,
     select_lost,
     select_spans_within,
@@ -393,7 +396,7 @@ def _describe_decision(look: DecidedRule) -> str:
 
 
 def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
-    """Why a rule is broken for good, as nothing answered at the end of the run: a longer run would
+    """Why a rule is broken for good, as no request was answered at the end of the run: a longer run would
     have more such requests. Empty: it is not, or not by them. A look at a run that goes on
     (``--until-decided``) does not know whether the server comes back."""
     since = seen.silent_from
@@ -419,7 +422,8 @@ def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> st
     from_s = since - seen.run.started_at
     cut = silent.outcome(CUT).size
     lost = " and ".join(describe_lost_requests(silent.size - cut, cut))
-    return f"nothing answered from {from_s:.1f} s on: {lost}"
+    statuses = describe_statuses(count_statuses(silent))
+    return f"{NOT_ANSWERED} from {from_s:.1f} s on{statuses}: {lost}"
 
 
 def _without(these: RequestSelection, part: RequestSelection) -> RequestSelection:
@@ -528,7 +532,7 @@ def _is_close_to_limit(
 def _unsettled(found: ObservedValue, seen: Evaluation) -> str:
     """A server that answers nothing at the end has not settled, and does not."""
     if seen.silent_from:
-        return f"it {found.trend} over the run, and nothing answered at the end of it"
+        return f"it {found.trend} over the run, and {NOT_ANSWERED} at the end of it"
     return f"it {found.trend} over the run, and could reach the limit in as much time again"
 
 
@@ -670,7 +674,7 @@ def _explain_open_rule(
 def _explain_useless_time(rule: Rule, found: ObservedValue, seen: Evaluation, burst: str) -> str:
     """Why a longer run cannot decide a rule. Empty: it may, or ``burst`` has another reason."""
     if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
-        return "nothing answered at the end of the run"
+        return f"{NOT_ANSWERED} at the end of the run"
     if is_gathered(rule, seen.run.notes):
         return f"{describe_gathering(seen.run.notes)}, so a longer run does not help"
     if burst or rule.base or found.never_sent or found.undecided:

@@ -1,21 +1,29 @@
-"""Outages: when nothing answered, from the records alone.
+"""Outages: when no request was answered, from the records alone.
 
 A server answers from the first chunk of an answer to its last one, but for long gaps, and at the
-moment of a refusal with a status. Where it does neither, and several requests end without any
+moment of a refusal with a status of its own (``outcomes.is_answer``). Where it does neither, and several requests end without any
 answer, it is down, or hangs. Where it does neither while several requests are in flight, and no
 prefill takes so long, it stands still. So it does, or the request, where the only one in flight
 waits many times longer than any other did. A load generator that stood still itself shows neither.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.records.outcomes import CUT, FAILURES, OK
+from locust_llm.records.outcomes import (
+    CUT,
+    FAILURES,
+    NO_ANSWER_ENDS,
+    NO_ANSWER_STATUSES,
+    OK,
+    OWN_ENDS,
+)
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.report.array_types import Floats
@@ -42,6 +50,9 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
     """The requests in flight at its end, those that were sent in it included."""
     cut: int = 0
     """The ``unanswered`` ones that were cut at the end of the run."""
+    statuses: dict[str, int] = {}
+    """How many of the ``unanswered`` ones got HTTP 502, 503 or 504, by the status: a proxy answered,
+    but no model."""
 
     def __str__(self) -> str:
         """``from 9.7 s on``, ``until 3.2 s``, ``from 9.7 to 12.1 s``."""
@@ -55,18 +66,44 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_outages(outages: Sequence[Outage]) -> str:
-    """``nothing answered from 9.7 s on``, ``no token came from 9.7 to 15.7 s``; of several outages
-    of a kind, the longest ones."""
+    """``no request was answered from 9.7 s on (212 got HTTP 503)``, ``no token came from 9.7 to 15.7
+    s``; of several outages of a kind, the longest ones."""
     kinds = (
-        ("nothing answered", [outage for outage in outages if not outage.in_flight]),
+        (NOT_ANSWERED, [outage for outage in outages if not outage.in_flight]),
         ("no token came", [outage for outage in outages if outage.in_flight]),
     )
-    return "; ".join(f"{what} {_list_longest(of_kind)}" for what, of_kind in kinds if of_kind)
+    return "; ".join(
+        f"{what} {_list_longest(of_kind)}{_describe_statuses(of_kind)}"
+        for what, of_kind in kinds
+        if of_kind
+    )
+
+
+def _describe_statuses(outages: Sequence[Outage]) -> str:
+    """`` (212 got HTTP 503, 3 HTTP 502)``. Empty: no proxy reported that the model does not answer."""
+    counts = Counter[str]()
+    for outage in outages:
+        counts.update(outage.statuses)
+    return describe_statuses(counts)
+
+
+def describe_statuses(counts: Mapping[str, int]) -> str:
+    """`` (212 got HTTP 503, 3 HTTP 502)``"""
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    listed = ", ".join(f"{count:,} HTTP {status}" for status, count in ordered)
+    return f" ({listed.replace(' ', ' got ', 1)})" if listed else ""
+
+
+def count_statuses(lost: RequestSelection) -> dict[str, int]:
+    """How many of these requests got each status that is no answer of a model."""
+    status = lost["status"]
+    counts = {str(one): int((status == one).sum()) for one in NO_ANSWER_STATUSES}
+    return {one: count for one, count in counts.items() if count}
 
 
 def describe_silence(outages: Sequence[Outage]) -> str:
-    """``no token came``, or ``nothing answered`` where requests ended without an answer."""
-    return "no token came" if all(outage.in_flight for outage in outages) else "nothing answered"
+    """``no token came``, or ``no request was answered`` where requests ended without an answer."""
+    return "no token came" if all(outage.in_flight for outage in outages) else NOT_ANSWERED
 
 
 def describe_silent_time(outages: Sequence[Outage]) -> str:
@@ -119,6 +156,7 @@ def describe_lost_requests(failed: int, cut: int) -> Iterator[str]:
         yield f"{format_count(cut, 'request')} {were} cut without a response"
 
 
+NOT_ANSWERED: Final = "no request was answered"
 MIN_REQUESTS: Final = 3
 """The least number of requests without an answer. Fewer may have their own cause."""
 MIN_S: Final = 1.0
@@ -144,16 +182,8 @@ READING_S: Final = 2.0
 """A reading of the server's metrics takes at most so long."""
 PREFILL_SHARE: Final = 10.0
 """The percentile of the prefill time of a token that shows what a prefill takes without a queue."""
-OWN: Final = ("no_socket", "client_error", "too_large", "too_long", "cancelled")
-"""The ends of requests that show no silent server."""
-SERVER_FAILURES: Final = tuple(FAILURES.keys() - {*OWN})
+SERVER_FAILURES: Final = tuple(FAILURES.keys() - {*OWN_ENDS})
 NOTHING: Final[Floats] = np.empty(0)
-ENDED_BY_US: Final = (CUT, *OWN, "timeout", "first_token_timeout", "gap_timeout")
-"""The load generator ended these requests: their end is no answer."""
-BROKEN_OFF: Final = ("closed", "reset", "truncated")
-"""The end of such a connection is no answer, whatever status it began with."""
-GATEWAY_TIMEOUT: Final = 504
-"""With this status a proxy reports that the server did not answer."""
 
 
 class _WatchedTime(NamedTuple):
@@ -329,7 +359,7 @@ def measure_standstill_s(
 
 def select_unanswered_since(main: RequestSelection, since: float) -> RequestSelection:
     """The requests that ended later, without any answer."""
-    return main.where(_unanswered(main) & (main["closed_at"] > since))
+    return main.where(are_unanswered(main) & (main["closed_at"] > since))
 
 
 def select_lost(main: RequestSelection, began: float, ended: float = math.inf) -> RequestSelection:
@@ -339,13 +369,24 @@ def select_lost(main: RequestSelection, began: float, ended: float = math.inf) -
     since = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
     # a request that was refused at once may begin and end with the last moment of an outage
     inside = (main["closed_at"] > began) & ((since < ended) | (main["closed_at"] <= ended))
-    return main.where((failed | _unanswered(main)) & inside)
+    return main.where((failed | are_unanswered(main)) & inside)
 
 
-def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
-    """Which requests have neither a status nor a chunk."""
-    own = main.requests.has("outcome", OK, *OWN)[main.chosen]
-    return np.isnan(main["status"]) & np.isnan(main["last_chunk_at"]) & ~own
+def are_unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
+    """``outcomes.is_unanswered`` of each request."""
+    other = main.requests.has("outcome", OK, *OWN_ENDS)[main.chosen]
+    return ~_has_server_status(main) & np.isnan(main["last_chunk_at"]) & ~other
+
+
+def are_answered(part: RequestSelection) -> "np.typing.NDArray[np.bool_]":
+    """``outcomes.is_answer`` of each request."""
+    unfinished = part.requests.has("outcome", *NO_ANSWER_ENDS)[part.chosen]
+    return ~np.isnan(part["last_chunk_at"]) | (_has_server_status(part) & ~unfinished)
+
+
+def _has_server_status(part: RequestSelection) -> "np.typing.NDArray[np.bool_]":
+    status = part["status"]
+    return ~np.isnan(status) & ~np.isin(status, NO_ANSWER_STATUSES)
 
 
 def _divide_outages(
@@ -356,7 +397,7 @@ def _divide_outages(
     started_at: float,
 ) -> Iterator[Outage]:
     """The silences in which several requests ended without an answer."""
-    silent = main.where(_unanswered(main))
+    silent = main.where(are_unanswered(main))
     if silent.size < MIN_REQUESTS:
         return
     closed = np.sort(silent["closed_at"])
@@ -369,8 +410,9 @@ def _divide_outages(
             continue
         lost = select_lost(main, began, ended)
         yield _make_outage(
-            began, ended, time, started_at, unanswered=lost.size, cut=lost.outcome(CUT).size
-        )
+            began, ended, time, started_at, unanswered=lost.size, cut=lost.outcome(CUT).size,
+            statuses=count_statuses(lost),
+        )  # fmt: skip
 
 
 def _last_s(began: float, ended: float, time: _WatchedTime) -> float:
@@ -388,6 +430,7 @@ def _make_outage(
     cut: int = 0,
     in_flight: int = 0,
     in_flight_most: int = 0,
+    statuses: dict[str, int] | None = None,
 ) -> Outage:
     rated_from, rated_to = time.rated
     from_start = began <= time.start and time.start - started_at < MIN_S
@@ -399,6 +442,7 @@ def _make_outage(
         cut=cut,
         in_flight=in_flight,
         in_flight_most=in_flight_most,
+        statuses=statuses or {},
     )
 
 
@@ -665,11 +709,7 @@ def _list_answering_times(
     first = everything["sent_at"] + ttft_s
     last, closed = everything["last_chunk_at"], everything["closed_at"]
     streamed = ~np.isnan(last)
-    ended_by_us = everything.requests.has("outcome", *ENDED_BY_US)
-    broken_off = everything.requests.has("outcome", *BROKEN_OFF)
-    silent = (ended_by_us | broken_off)[everything.chosen]
-    silent |= everything["status"] == GATEWAY_TIMEOUT
-    whole = ~streamed & ~np.isnan(everything["status"]) & ~silent
+    whole = are_answered(everything) & ~streamed
     sent_at = everything["sent_at"][long_gaps.request]
     # each gap ends one stretch of its answer and begins another
     requests = np.concatenate((np.flatnonzero(streamed), long_gaps.request))

@@ -115,7 +115,7 @@ class FailureWatch:
 
 
 class SilenceWatch:
-    """Watches for a server that sends nothing although requests wait for it."""
+    """Watches for a server that answers no request."""
 
     def __init__(self, add_mark: AddMark) -> None:
         self._add_mark = add_mark
@@ -134,12 +134,16 @@ class SilenceWatch:
     def alert(self, now: float) -> Alert | None:
         if self._since is None:
             return None
-        waiting = f"{format_count(self._waiting, 'request')} {_is(self._waiting, 'wait')} for it"
+        # all may be refused at once, so that none waits
+        waiting = ""
+        if self._waiting:
+            requests = format_count(self._waiting, "request")
+            waiting = f": {requests} {_is(self._waiting, 'wait')} for the server"
         return Alert(
             SERVER,
             BAD,
-            f"The server has sent nothing for {format_seconds(now - self._since)}, since "
-            f"{format_clock(self._since)}: {waiting}",
+            f"No answer for {format_seconds(now - self._since)}, since "
+            f"{format_clock(self._since)}{waiting}",
             round(self._since, 2),
         )
 

@@ -235,8 +235,19 @@ def test_a_hanging_server_breaks_a_rule_on_a_latency_by_what_is_under_way() -> N
     silent_s[0] = 10.0
     assert str(abort.broken()).endswith(
         " is broken: 0 of 100 beyond the limit; 5% allowed; 16 in flight, 16 of them beyond the limit already; "
-        "nothing answered for 10 s"
+        "no answer for 10 s"
     )
+
+
+def test_failures_with_a_status_of_the_server_are_no_missing_answers() -> None:
+    """30 s of answers, then HTTP 500 alone: the server answers, and no request succeeds."""
+    abort = EarlyStop([parse_rule("abort: error_rate < 20%")])
+    for _, record in died(30):
+        if record.failed:
+            record = replace(record, outcome="http_status", status=500)
+        abort.add(record)
+    assert "; no request succeeded for " in str(abort.broken())
+    assert "no answer" not in str(abort.broken())
 
 
 def test_a_burst_of_failures_that_ends_breaks_nothing() -> None:

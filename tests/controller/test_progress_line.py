@@ -181,14 +181,14 @@ def test_a_verdict_that_had_no_room_was_not_shown(monkeypatch: pytest.MonkeyPatc
 def test_a_server_that_stands_still_is_named_while_it_does() -> None:
     frozen = control()
     frozen.run_progress.silent_s = lambda: 6.2
-    assert "| nothing answered for 6 s |" in said(frozen)
+    assert "| no answer for 6 s |" in said(frozen)
     swept = control({"ok": 115, "refused": 16}, stages=Step())
     swept.run_progress.silent_s = frozen.run_progress.silent_s
     assert fit_progress_line(build_progress_parts(swept, None), 79) == (
-        "stage 3 of 8, concurrency 4, 12 s | all: 115 ok, 16 failed | no answer 6 s"
+        "stage 3 of 8, concurrency 4, 12 s | all: 115 ok, 16 failed | no answer for 6 s"
     )
     frozen.draining = True
-    assert "| nothing answered for 6 s |" in said(frozen)
+    assert "| no answer for 6 s |" in said(frozen)
 
 
 def test_failures_are_no_part_of_what_succeeded() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.records import answered, failed
 
 from locust_llm.controller.run_progress import PARTS, PARTS_S, RunProgress
@@ -93,10 +94,10 @@ def test_a_silence_counts_from_the_last_answer_on(clock: Clock) -> None:
     tell(stats, used=3, reads=99, ttfts_s=[0.1])
     tell(stats, used=3, reads=100)
     assert after(stats, clock, 2.5, reads=100) == 0
-    stats.add(failed("refused"))
+    stats.note_end(failed("refused"))
     assert after(stats, clock, 0.5, reads=96) == pytest.approx(3.0)  # a sentinel stream ended
     assert after(stats, clock, 0.5, reads=100) == pytest.approx(3.5)
-    stats.add(failed("refused"))
+    stats.note_end(failed("refused"))
     assert after(stats, clock, 2.0, reads=100) == pytest.approx(5.5)
 
 
@@ -110,6 +111,25 @@ def test_a_silence_of_an_open_loop_counts_from_the_first_request_in_it(clock: Cl
     assert after(stats, clock, 0.25, used=1, reads=100) == 0
     assert after(stats, clock, 2, used=1, reads=100) == 0
     assert after(stats, clock, 3, used=5, reads=100) == pytest.approx(5.25)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_what_is_read_of_refusals_by_a_proxy_is_no_answer(clock: Clock, status: int) -> None:
+    """The last token came at 100 s. From then on a proxy refuses four requests a second, each in
+    two reads, of which the second comes a status before its record. A token ends the silence."""
+    stats = RunProgress(clock)
+    tell(stats, used=3, reads=99, ttfts_s=[0.1])
+    tell(stats, used=3, reads=100)
+    refusal = failed("http_status", status=status, reads=2, worker="a")
+    for number in range(1, 21):
+        stats.note_end(refusal)
+        clock.now += 0.25
+        tell(stats, reads=101 + 2 * number)
+    assert stats.silent_s() == pytest.approx(5.0)
+    stats.note_end(replace(refusal, outcome="retried"))  # an attempt is no answer either
+    assert after(stats, clock, 0.25, reads=143) == pytest.approx(5.25)
+    tell(stats, used=3, reads=150, ttfts_s=[0.1])
+    assert stats.silent_s() == 0
 
 
 def test_what_is_no_silence_of_the_server(clock: Clock) -> None:
@@ -129,13 +149,13 @@ def test_a_server_that_refuses_connections_answers_nothing(clock: Clock) -> None
     stats = RunProgress(clock)
     tell(stats)
     for _ in range(12):
-        stats.add(failed("refused", sent_at=None))
+        stats.note_end(failed("refused", sent_at=None))
         silent_s = after(stats, clock, 1)
     assert silent_s == pytest.approx(12)
     # a status is an answer, and no socket of our own is none of the server's
     for other in (failed("http_status", status=500), failed("no_socket", sent_at=None)):
         for _ in range(5):
-            stats.add(other)
+            stats.note_end(other)
             assert after(stats, clock, 4) == 0
 
 

@@ -103,10 +103,10 @@ def test_a_server_that_falls_silent_and_comes_back_has_a_line_each() -> None:
     ]
     lines = [silence.add(record, start) for record in records]
     assert [line for line in lines if line] == [
-        "WARNING: no response since 6.0 s after the start: refused: no",
-        "The server responds again, after 4.0 s.",
+        "WARNING: no answer since 6.0 s after the start: refused: no",
+        "The server answers again, after 4.0 s.",
     ]  # fmt: skip
-    assert lines.index("WARNING: no response since 6.0 s after the start: refused: no") == 3
+    assert lines.index("WARNING: no answer since 6.0 s after the start: refused: no") == 3
 
 
 def test_a_line_names_the_server_of_its_arm() -> None:
@@ -116,10 +116,10 @@ def test_a_line_names_the_server_of_its_arm() -> None:
     ]
     lines = [silence.add(record, UNIX + 4.0) for record in (answered(0.0, sent_at=10.0), *refusals)]
     assert lines[-1] == (
-        "WARNING: no response from the candidate since 6.0 s after the start: refused: no"
+        "WARNING: no answer from the candidate since 6.0 s after the start: refused: no"
     )
     back = silence.add(answered(0.0, sent_at=14.0), UNIX + 4.0)
-    assert back == "The candidate responds again, after 4.0 s."
+    assert back == "The candidate answers again, after 4.0 s."
 
 
 def test_the_last_answer_is_the_last_chunk_as_in_the_report() -> None:
@@ -131,9 +131,9 @@ def test_the_last_answer_is_the_last_chunk_as_in_the_report() -> None:
         a_failure("refused", closed_at=at, sent_at=None, error="no") for at in (13.0, 13.5, 14.0)
     ]
     lines = [silence.add(record, UNIX + 6.0) for record in (broken_off, *refusals)]
-    assert lines == ["", "", "", "WARNING: no response since 5.5 s after the start: refused: no"]
+    assert lines == ["", "", "", "WARNING: no answer since 5.5 s after the start: refused: no"]
     again = answered(500.0, sent_at=15.0)  # its first token comes at 15.5 s, 4 s after that chunk
-    assert silence.add(again, UNIX + 6.0) == "The server responds again, after 4.0 s."
+    assert silence.add(again, UNIX + 6.0) == "The server answers again, after 4.0 s."
 
 
 def test_errors_with_a_status_and_a_server_that_never_answered_are_no_silence() -> None:

@@ -421,11 +421,45 @@ def test_nothing_passes_by_a_command_that_failed_or_never_ran() -> None:
         (INCONCLUSIVE, "the command of disruption 1 ended with status 1")
     }
     killed = judged(records, disrupted(20.0, status=None, slo=RULES))
-    assert killed[0][2] == "the command of disruption 1 was killed"
+    assert killed[0][2] == (
+        "the command of disruption 1 still ran at the end of the run, which killed it"
+    )
     none = judged(records, disrupted(slo=RULES))
     assert {(status, reason) for status, _, reason in none} == {
         (INCONCLUSIVE, "no command of --disrupt was run")
     }
+
+
+@pytest.mark.parametrize(
+    ("status", "why", "ended"),
+    [
+        (1, "No such process.", "ended with status 1: No such process."),
+        (127, "", "ended with status 127."),
+        (-9, "", "ended with status -9."),
+        (
+            None,
+            "--disrupt cannot be started: No such file or directory",
+            "failed: --disrupt cannot be started: No such file or directory.",
+        ),
+        (None, "it did not end within 600 s, or printed too much",
+         "failed: it did not end within 600 s, or printed too much."),
+    ],
+)  # fmt: skip
+def test_a_command_that_failed_has_no_recovery_time(
+    status: int | None, why: str, ended: str
+) -> None:
+    """The server stood still from 22 s to 29 s by itself, and answered again later."""
+    records = [*steadily(0, 22), *refused(22, 29), *steadily(29, 60)]
+    run = disrupted(20.0, status=status)
+    run = replace(run, disruptions=(replace(run.disruptions[0], why=why),))
+    (effect,) = measured(records, run).effects
+    assert effect.recovery_s is None
+    text = describe_disruption(effect)
+    assert text.endswith(
+        f"; there is no recovery time: its command failed. The command of disruption 1 {ended}"
+    )
+    still_ran = disrupted(20.0, status=None)
+    assert measured(records, still_ran).effects[0].recovery_s is not None
 
 
 def test_the_report_has_the_disruption_and_the_charts_its_mark() -> None:

@@ -6,13 +6,31 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
+from locust_llm.controller.run_progress import RunProgress
+from locust_llm.records.failure_kinds import SilenceDetector
+from locust_llm.records.outcomes import (
+    CANCELLED,
+    CUT,
+    FAILURES,
+    OK,
+    RETRIED,
+    is_answer,
+    is_unanswered,
+)
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import ProcessHealth, Run
+from locust_llm.records.run_facts import Disruption, ProcessHealth, Run
 from locust_llm.report.console_summary import format_ending
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.open_loop_delivery import format_outage_line
-from locust_llm.report.outages import Outage, describe_outages, find_run_outages
+from locust_llm.report.outages import (
+    Outage,
+    are_answered,
+    are_unanswered,
+    describe_outages,
+    find_run_outages,
+)
 from locust_llm.report.render.verdict_text import make_verdict
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.sections.sweep.sweep_findings import summarise_sweep
@@ -50,10 +68,10 @@ def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
     )
     summary = summarise_run(collect_columns(records), a_run())
     assert format_outage_line(summary) == (
-        "NO ANSWER: nothing answered from 19.1 s on: 10 requests failed. Rates are over 19 s; without these 9.91 s they are 2.2 output tokens/s and 1.1 requests/s."
+        "NO ANSWER: no request was answered from 19.1 s on: 10 requests failed. Rates are over 19 s; without these 9.91 s they are 2.2 output tokens/s and 1.1 requests/s."
     )
     assert make_headline(summary, a_run()).endswith(
-        "; nothing answered from 19.1 s on, and rates include that time; 10 of 20 requests failed"
+        "; no request was answered from 19.1 s on, and rates include that time; 10 of 20 requests failed"
     )
 
 
@@ -63,7 +81,7 @@ def test_no_longer_run_is_advised_where_nothing_answers_at_its_end() -> None:
     run = a_run(slo=("error_rate < 30%",), until_decided_s=600.0)
     dead = summarise_run(collect_columns([*each_second(10, 20), *refused(20, 30)]), run)
     assert (dead.slos[0].status, dead.slos[0].longer_s) == (INCONCLUSIVE, None)
-    assert dead.slos[0].reason.endswith(", nothing answered at the end of the run")
+    assert dead.slos[0].reason.endswith(", no request was answered at the end of the run")
     assert "longer" not in make_headline(dead, run)
     once = summarise_run(collect_columns([*refused(10, 20), *each_second(20, 30)]), run)
     assert (once.slos[0].status, once.slos[0].longer_s) == (INCONCLUSIVE, None)
@@ -92,7 +110,7 @@ def test_a_server_that_stays_dead_breaks_what_its_failures_break() -> None:
     assert [(slo.rule, slo.status, slo.longer_s) for slo in broken] == [
         (rule, FAIL, None) for rule in rules
     ]
-    silence = "nothing answered from 39.1 s on: 9 requests failed"
+    silence = "no request was answered from 39.1 s on: 9 requests failed"
     assert broken[0].reason == silence
     assert broken[2].reason == f"p95 lands on one of 9 failed requests; {silence}"
     assert (kept.status, kept.low is not None) == (INCONCLUSIVE, True)  # 23 % are within 25 %
@@ -118,7 +136,7 @@ def test_the_last_refusal_of_an_outage_is_counted_though_it_takes_no_time() -> N
     assert one.unanswered == 10
     summary = summarise_run(collect_columns(records), a_run())
     assert (format_outage_line(summary) or "").startswith(
-        "NO ANSWER: nothing answered from 19.1 s on: 10 requests failed."
+        "NO ANSWER: no request was answered from 19.1 s on: 10 requests failed."
     )
     assert make_headline(summary, a_run()).endswith("; 10 of 20 requests failed")
 
@@ -140,7 +158,7 @@ def test_a_dead_server_does_not_settle() -> None:
     dead = summarise_run(collect_columns([*rising, *refused(61, 90)]), run).slos[0]
     assert (dead.status, dead.reason.split("; ")[0]) == (
         INCONCLUSIVE,
-        "it rises over the run, and nothing answered at the end of it",
+        "it rises over the run, and no request was answered at the end of it",
     )
 
 
@@ -194,17 +212,17 @@ def test_all_texts_have_one_count_of_the_failures_of_an_outage() -> None:
     line = format_outage_line(summary)
     assert line is not None
     lost = "6 requests failed, and 1 request was cut without a response"
-    assert line.startswith(f"NO ANSWER: nothing answered from 19.1 s on: {lost}. ")
+    assert line.startswith(f"NO ANSWER: no request was answered from 19.1 s on: {lost}. ")
     assert "7 of 17 requests failed" in make_headline(summary, a_run())
     plain = summarise_run(collect_columns(records[:-1]), a_run())
     assert format_outage_line(plain).startswith(  # type: ignore[union-attr]
-        "NO ANSWER: nothing answered from 19.1 s on: 6 requests failed. "
+        "NO ANSWER: no request was answered from 19.1 s on: 6 requests failed. "
     )
     headline = make_headline(plain, a_run())
     assert headline.endswith("and rates include that time; 6 of 16 requests failed")
     verdict = make_verdict(plain, a_run())
     assert f"{verdict.word} {verdict.text}" == (
-        "Nothing answered: from 19.1 s on; 6 of 16 requests failed."
+        "No request was answered: from 19.1 s on; 6 of 16 requests failed."
     )
 
 
@@ -213,7 +231,7 @@ def test_the_verdict_of_a_rule_names_an_outage_where_there_is_room() -> None:
     run = a_run(slo=("ttft p50 < 10s",))
     verdict = make_verdict(summarise_run(collect_columns(records), run), run)
     assert f"{verdict.word} {verdict.text}" == (
-        "Passed: the rule holds; nothing answered from 14.1 to 20.0 s."
+        "Passed: the rule holds; no answer from 14.1 to 20.0 s."
     )
 
 
@@ -394,9 +412,9 @@ def test_a_sweep_names_the_time_without_an_answer_and_no_rates() -> None:
     sweep = summarise_sweep(run, [])
     summary = summarise_run(collect_columns(records), run, sweep=sweep)
     assert format_outage_line(summary) == (
-        "NO ANSWER: nothing answered from 19.1 s on: 10 requests failed."
+        "NO ANSWER: no request was answered from 19.1 s on: 10 requests failed."
     )
-    assert make_headline(summary, run).endswith("; nothing answered from 19.1 s on")
+    assert make_headline(summary, run).endswith("; no request was answered from 19.1 s on")
     waves = [msgspec.structs.replace(record, phase="warmup") for record in each_second(20, 30)]
     assert summarise_run(collect_columns([*records, *waves]), run, sweep=sweep).outages == ()
 
@@ -574,6 +592,101 @@ def test_several_are_named_by_their_length() -> None:
         for at in (10, 20, 30, 40)
     ]
     assert describe_outages(some) == (
-        "nothing answered from 20.0 to 24.0 s, from 30.0 to 35.0 s, from 40.0 to 46.0 s and 1 more "
+        "no request was answered from 20.0 to 24.0 s, from 30.0 to 35.0 s, from 40.0 to 46.0 s and 1 more "
         "time"
     )
+
+
+# -- what is an answer -----------------------------------------------------------------------------
+
+
+def refused_by_a_proxy(begin: int, end: int, status: int) -> list[Record]:
+    """One a second, refused at once with a status."""
+    outcome = "unavailable" if status == 503 else "http_status"
+    return [
+        failed(outcome, status=status, sent_at=float(at), closed_at=at + 0.01, reads=2, error="no")
+        for at in range(begin, end)
+    ]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_refusal_by_a_proxy_is_no_answer_wherever_a_silence_is_named(status: int) -> None:
+    """The last token comes at 19.1 s, and the next one 10.95 s later, at 30.05 s. Ten refusals lie
+    between. The 20 answers of two tokens are over 29.1 s, 18.15 s without this time."""
+    refusals = refused_by_a_proxy(20, 30, status)
+    records = [*each_second(10, 20), *refusals, *each_second(30, 40)]
+    made = Disruption(
+        schedule="at 18s", command="kill 7", began_at=UNIX + 18, ended_at=UNIX + 18.1, status=0
+    )
+    run = replace(a_run(), disruptions=(made,))
+    summary = summarise_run(collect_columns(records), run)
+    (one,) = summary.outages
+    assert (round(one.began_s, 3), round(one.ended_s or 0, 3)) == (19.1, 30.05)
+    assert one.statuses == {str(status): 10}
+    assert format_outage_line(summary) == (
+        f"NO ANSWER: no request was answered from 19.1 to 30.0 s (10 got HTTP {status}): 10 requests "
+        "failed. Rates are over 29.1 s; without these 11 s they are 2.2 output tokens/s and 1.1 "
+        "requests/s."
+    )
+    assert summary.disruptions is not None
+    assert summary.disruptions.effects[0].silent_s == pytest.approx(10.95)
+    # the log
+    silence = SilenceDetector()
+    lines = [silence.add(record, UNIX) for record in records]
+    assert [line.split(":")[-3 if "since" in line else 0] for line in lines if line] == [
+        " no answer since 19.1 s after the start",
+        "The server answers again, after 11.0 s.",
+    ]
+    # the live page, the line of progress and the rules that abort
+    now = [19.1]
+    progress = RunProgress(lambda: now[0])
+    progress.update("", used=0, waiting=0, decoding=0, ttfts_s=[0.05], reads=20)
+    for place, refusal in enumerate(refusals, 1):
+        now[0] = refusal.closed_at
+        progress.note_end(refusal)
+        progress.update("", used=0, waiting=0, decoding=0, reads=20 + 2 * place)
+    assert progress.silent_s() == pytest.approx(29.01 - 19.1)
+
+
+def test_a_dead_server_behind_a_proxy_breaks_a_rule_as_one_that_refuses_connections() -> None:
+    """Nine of 39 got HTTP 503 at the end: 23 %, and the 30 before were all answered."""
+    run = a_run(slo=("error_rate < 5%",))
+    records = [*each_second(10, 40), *refused_by_a_proxy(40, 49, 503)]
+    (broken,) = summarise_run(collect_columns(records), run).slos
+    assert (broken.status, broken.reason) == (
+        FAIL,
+        "no request was answered from 39.1 s on (9 got HTTP 503): 9 requests failed",
+    )
+
+
+def test_the_most_frequent_status_comes_first() -> None:
+    some = [*refused_by_a_proxy(20, 24, 503), *refused_by_a_proxy(24, 30, 502), *refused(30, 31)]
+    assert describe_outages(found([*each_second(10, 20), *some])) == (
+        "no request was answered from 19.1 s on (6 got HTTP 502, 4 HTTP 503)"
+    )
+
+
+def test_the_records_and_their_columns_have_the_same_answers() -> None:
+    """Each outcome with each status, with a chunk and without one; columns have no retried attempts."""
+    cases = [
+        answered(*chunks, outcome=outcome, status=status, closed_at=11.0)
+        for outcome in (OK, CUT, CANCELLED, *FAILURES)
+        for status in (None, 200, 404, 429, 500, 502, 503, 504)
+        for chunks in ((), (50.0,))
+    ]
+    columns = collect_columns(cases)
+    part = RequestSelection(columns.requests, np.ones(len(cases), np.bool_))
+    for judge, judge_all in ((is_answer, are_answered), (is_unanswered, are_unanswered)):
+        expected = [judge(one.outcome, one.status, has_chunk=bool(one.chunk_us)) for one in cases]
+        assert judge_all(part).tolist() == expected
+
+
+def test_an_answer_is_the_models_or_the_servers_own() -> None:
+    assert is_answer("http_status", 500, has_chunk=False)
+    assert is_answer(RETRIED, 429, has_chunk=False)
+    assert is_answer("reset", 200, has_chunk=True)
+    assert not is_answer("reset", 200, has_chunk=False)
+    assert not is_answer("unavailable", 503, has_chunk=False)
+    assert is_unanswered("unavailable", 503, has_chunk=False)
+    assert not is_unanswered(RETRIED, 503, has_chunk=False)  # its last attempt counts
+    assert not is_unanswered("no_socket", None, has_chunk=False)

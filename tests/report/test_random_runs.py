@@ -64,7 +64,9 @@ def test_a_wrong_time_without_answers_is_found(tmp_path: Path) -> None:
     seed = next(seed for seed in range(MANY) if random_run(seed).dead_at < 20.0)
     report = reported(random_run(seed), tmp_path)
     console, count = re.subn(
-        r"nothing answered from [\d.]+ s on", "nothing answered from 0.1 s on", report.console
+        r"no request was answered from [\d.]+ s on",
+        "no request was answered from 0.1 s on",
+        report.console,
     )
     assert count
     for text in (console, console.replace(" s on", "")):

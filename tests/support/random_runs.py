@@ -606,7 +606,9 @@ def nothing_answered_when_the_report_has_that(report: Report) -> Iterator[str]:
     for record in made.profiling:
         if record.sent_at:
             chunks += [record.sent_at + us / 1e6 for us in record.chunk_us]
-    found = re.search(r"nothing answered from ([\d.]+) (?:s on|to ([\d.]+) s)", report.console)
+    found = re.search(
+        r"no request was answered from ([\d.]+) (?:s on|to ([\d.]+) s)", report.console
+    )
     if found is not None:
         begin, end = (float(text or "inf") for text in found.groups())
         if within := [at for at in chunks if begin + 0.06 < at < end - 0.06]:

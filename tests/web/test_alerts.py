@@ -123,9 +123,13 @@ def test_a_silent_server_has_its_time_and_what_waits_for_it() -> None:
     assert watch.alert(10) == Alert(
         SERVER,
         BAD,
-        "The server has sent nothing for 7 s, since 0:03: 24 requests wait for it",
+        "No answer for 7 s, since 0:03: 24 requests wait for the server",
         3,
     )
+    watch.look(10, 0, 7.0)
+    refused = watch.alert(10)
+    assert refused is not None
+    assert refused.text == "No answer for 7 s, since 0:03"
     assert marks == [(3, "server silent")]
     watch.look(11, 24, 0.0)
     assert watch.alert(11) is None

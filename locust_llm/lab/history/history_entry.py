@@ -414,7 +414,11 @@ def _describe_outages(outages: Sequence[_Outage]) -> str:
     silent_s = sum(outage.seconds for outage in outages)
     if not silent_s > 0:
         return ""
-    what = "no token came" if all(outage.in_flight for outage in outages) else "nothing answered"
+    what = (
+        "no token came"
+        if all(outage.in_flight for outage in outages)
+        else "no request was answered"
+    )
     return f"{what} for {format_brief(silent_s, ' s', 3)}, which its rates count"
 
 

@@ -11,7 +11,7 @@ from locust_llm.report.compare.forest_plot import BETTER, NOT_SIGNIFICANT, WORSE
 from locust_llm.report.document_blocks import format_interval, format_observed
 from locust_llm.report.metrics_by_group import WHOLE
 from locust_llm.report.open_loop_delivery import Delivery, describe_undelivered
-from locust_llm.report.outages import describe_outages, describe_silence
+from locust_llm.report.outages import NOT_ANSWERED, describe_outages, describe_silence
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
     FROM_DUE,
@@ -120,7 +120,7 @@ def _name_losses(summary: Summary, run: Run) -> Verdict:
 
 
 def _name_outage(summary: Summary) -> Verdict:
-    """``Nothing answered: from 62.0 to 71.1 s; 40 of 800 requests failed.``: the longest one."""
+    """``No request was answered: from 62.0 to 71.1 s; 40 of 800 requests failed.``: the longest one."""
     longest = max(summary.outages, key=lambda outage: outage.seconds)
     conditions = summary.conditions
     of = f"{conditions.failed:,} of {conditions.succeeded + conditions.failed:,}"
@@ -135,7 +135,8 @@ def _add_outage(verdict: Verdict, summary: Summary) -> Verdict:
     if not summary.outages:
         return verdict
     longest = max(summary.outages, key=lambda outage: outage.seconds)
-    text = f"{verdict.text.removesuffix('.')}; {describe_outages([longest])}."
+    what = "no token came" if longest.in_flight else "no answer"
+    text = f"{verdict.text.removesuffix('.')}; {what} {longest}."
     is_short = len(f"{verdict.word} {text}".split()) <= MAX_WORDS
     return verdict._replace(text=text) if is_short else verdict
 
@@ -236,7 +237,7 @@ def _describe_silent_failure(level: LoadLevel) -> str:
     not."""
     failed = [result for result in level.slos if result.decides and result.status == FAIL]
     by_silence = all(result.status_without_silence for result in failed)
-    return ", where nothing answered for a while" if failed and by_silence else ""
+    return f", where {NOT_ANSWERED} for a while" if failed and by_silence else ""
 
 
 def _is_within_limits(level: LoadLevel) -> bool:

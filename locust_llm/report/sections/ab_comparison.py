@@ -40,7 +40,10 @@ from locust_llm.report.measurement_window import RateWindow, Span
 from locust_llm.report.outages import (
     MIN_REQUESTS,
     Outage,
+    are_answered,
+    count_statuses,
     describe_outages,
+    describe_statuses,
     select_held_up,
     select_unanswered_since,
 )
@@ -902,19 +905,21 @@ def _explain_infinitely_worse(values: Floats) -> str:
 
 
 def _describe_silent_arms(everything: RequestSelection, run: Run) -> str:
-    """``the candidate answered nothing from 26.1 s on``, where several requests came after its last
+    """``the candidate answered no request from 26.1 s on``, where several requests came after its last
     answer. Empty: both arms answered to the end."""
     texts = list[str]()
     for arm in (BASE, CANDIDATE):
         part = everything.only(everything.requests.has("arm", arm))
-        has_answer = ~np.isnan(part["status"]) | ~np.isnan(part["last_chunk_at"])
-        answered = part.where(has_answer)
+        answered = part.where(are_answered(part))
         if not answered.size:
             continue
         last = answered["last_chunk_at"]
         since = float(np.where(np.isnan(last), answered["closed_at"], last).max())
-        if select_unanswered_since(part, since).size >= MIN_REQUESTS:
-            texts.append(f"the {arm} answered nothing from {since - run.started_at:.1f} s on")
+        unanswered = select_unanswered_since(part, since)
+        if unanswered.size >= MIN_REQUESTS:
+            statuses = describe_statuses(count_statuses(unanswered))
+            from_s = since - run.started_at
+            texts.append(f"the {arm} answered no request from {from_s:.1f} s on{statuses}")
     return "; ".join(texts)
 
 

@@ -147,7 +147,8 @@ def make_disruption_blocks(found: DisruptionEffects) -> Iterator[Block]:
 
 
 def _make_command_row(effect: DisruptionEffect) -> tuple[str, ...]:
-    status = "killed" if effect.status is None else str(effect.status)
+    killed = "failed" if effect.why else "killed"
+    status = killed if effect.status is None else str(effect.status)
     return (
         f"{effect.number}: {effect.schedule}",
         truncate_text(clean_line(effect.command), COMMAND_CHARS),

@@ -29,10 +29,15 @@ def observe_disruptions(word: str, found: DisruptionEffects | None) -> ObservedV
 
 
 def explain_failed_command(effect: DisruptionEffect) -> str:
-    """``the command of disruption 1 ended with status 1: No such process``"""
-    ended = "was killed" if effect.status is None else f"ended with status {effect.status}"
-    why = f": {effect.why}" if effect.why else ""
-    return f"the command of disruption {effect.number} {ended}{why}"
+    """``the command of disruption 1 ended with status 1: No such process``. What it printed last may
+    end with a full stop, which the sentence has itself."""
+    why = effect.why.rstrip(". ")
+    ended = "still ran at the end of the run, which killed it"
+    if effect.status is not None:
+        ended = f"ended with status {effect.status}{f': {why}' * bool(why)}"
+    elif why:
+        ended = f"failed: {why}"
+    return f"the command of disruption {effect.number} {ended}"
 
 
 def _observe_recovery(found: DisruptionEffects) -> ObservedValue:

@@ -587,7 +587,7 @@ def test_a_candidate_that_dies_breaks_a_rule_in_most_pairs(dead: int, status: st
     assert result.reason == reasons[status]
     last_s = 10 * (2 * last_pair + 1) + 5 + (BASES[last_pair - 1] + 40) / 1000
     assert summary.paired is not None
-    assert f"the candidate answered nothing from {last_s:.1f} s on" in summary.paired.warning
+    assert f"the candidate answered no request from {last_s:.1f} s on" in summary.paired.warning
     assert "the base" not in summary.paired.warning
 
 

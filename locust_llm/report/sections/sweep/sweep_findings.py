@@ -310,7 +310,7 @@ def _add_outages(
     level: LoadLevel, run: Run, outages: Sequence[Outage], own: Sequence[Outage]
 ) -> LoadLevel:
     """The level with what is known of the server's silence as its requests were measured. A stage
-    to whose end nothing answered is judged by no rule: a crash is no load that is too high.
+    to whose end no request was answered is judged by no rule: a crash is no load that is too high.
     ``own``: the outages that the stage shows by itself, its last wave included."""
     stage = next((stage for stage in run.stages if stage.number == level.number), None)
     if stage is None:

@@ -86,7 +86,7 @@ def test_a_sweep_in_which_the_server_died_fails_and_answers_by_the_stages_before
     )
     assert by_rule[ANSWERS_IN_EACH_STAGE].status == FAIL
     assert by_rule[ANSWERS_IN_EACH_STAGE].reason == (
-        "the server died at concurrency 2: nothing answered from 29.8 s on"
+        "the server died at concurrency 2: no request was answered from 29.8 s on"
     )
     assert summary.slo_status == FAIL
     run = read_run(tmp_path)
@@ -128,7 +128,7 @@ def test_without_rules_a_dead_server_has_failed_requests_alone(tmp_path: Path) -
     verdict = make_verdict(summary, run)
     assert verdict == ("Failed:", "the server died at 2 users.", "loud")
     assert make_headline(summary, run) == (
-        "The server died at concurrency 2, and no stage was judged; nothing answered from 29.8 s on"
+        "The server died at concurrency 2, and no stage was judged; no request was answered from 29.8 s on"
     )
 
 
@@ -148,7 +148,7 @@ def test_where_the_server_died_no_longer_stage_decides(tmp_path: Path, end: str)
     assert verdict == ("Failed:", "the server died at 2 users; 1 may pass.", "loud")
     assert make_headline(summary, run) == (
         "No stage is known to be within the SLO, and the server died at concurrency 2; "
-        "nothing answered from 29.8 s on"
+        "no request was answered from 29.8 s on"
     )
     assert "longer stages" not in format_ending(summary, run, tmp_path, 500)
 
@@ -258,7 +258,7 @@ def test_a_stage_that_fails_by_a_standstill_alone_says_so(tmp_path: Path) -> Non
     verdict = make_verdict(summary, read_run(tmp_path))
     assert (verdict.word, verdict.text) == (
         "1 user:",
-        "within the SLO; 2 fails, where nothing answered for a while.",
+        "within the SLO; 2 fails, where no request was answered for a while.",
     )
 
 
