@@ -190,7 +190,7 @@ class ColumnCollector:
         if block is not None:
             self._table.add_block(block)
             self._streams.add_block(block)
-            self._server.add_block(block.ids, block.server)
+            self._server.add_block(len(block.counts), block.server)
             return UnreadLines(lines=part.rows)
         unread = UnreadLines()
         for record in part.records():

@@ -295,7 +295,6 @@ class RowBlock(NamedTuple):
     """(row, runs) as in ``list_token_runs``."""
     merged: Sequence[tuple[int, Record]]
     """The rows with merged chunks."""
-    ids: Sequence[str]
     server: Sequence[tuple[int, ServerTimes]]
 
 
@@ -367,7 +366,6 @@ def _make_block(
         runs[row] = ((float(means[row]), int(counts[row])),)
     which, phases = values.text("phase")
     counted = (counts > 0) & values.has_text("outcome", OK)
-    codes, ids = values.text("id")
     of_server, server = values.text("server")
     return RowBlock(
         numbers=columns,
@@ -379,7 +377,6 @@ def _make_block(
         untimed=np.flatnonzero((choices != 1) | at_once).tolist(),
         tokens=sorted((row, pairs) for row, pairs in runs.items() if pairs),
         merged=merged,
-        ids=[ids[code] for code in codes.tolist()],
         server=[
             (row, _decode_server(server[of_server[row]]))
             for row in np.flatnonzero(of_server >= 0).tolist()
@@ -404,6 +401,5 @@ def _keep_final(block: RowBlock, values: PartValues) -> RowBlock:
         untimed=[place[row] for row in block.untimed if row in place],
         tokens=[(place[row], runs) for row, runs in block.tokens if row in place],
         merged=[(place[row], record) for row, record in block.merged if row in place],
-        ids=[block.ids[row] for row in rows],
         server=[(place[row], times) for row, times in block.server if row in place],
     )

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from locust_llm.records.record import Record
 from locust_llm.records.server_times import HEADERS, METRICS, SLACK_US, SPANS, TIMINGS, ServerTimes
-from locust_llm.records.spans.trace_ids import list_request_keys, make_request_key
 
 SOURCES: Final = ("", SPANS, TIMINGS, HEADERS, METRICS)
 """The sources by their code; 0: nothing was reported."""
@@ -81,36 +80,27 @@ class ReportedColumns:
 
 @dataclass(frozen=True)
 class ServerColumns:
-    """The keys of the requests' ids in order. For some requests (``rows``) also the times in their
-    answers."""
+    """The times in the answers of some requests (``rows``)."""
 
-    keys: NDArray[np.uint64]
+    count: int
+    """The number of all requests."""
     rows: NDArray[np.int64]
     sources: NDArray[np.int8]
     times: NDArray[np.float64]
     """A row for each of ``rows``, a column for each of FIELDS."""
 
-    def reported(self, spans: Mapping[str, ServerTimes]) -> ReportedColumns:
-        """The times with spans, by the ids of their requests. A span counts before the times in the
-        answer."""
-        source = np.zeros(len(self.keys), np.int8)
+    def reported(self, spans: Mapping[int, ServerTimes]) -> ReportedColumns:
+        """The times with spans, by the rows of their requests. A span counts before the times in
+        the answer."""
+        source = np.zeros(self.count, np.int8)
         if not spans and not len(self.rows):
             return ReportedColumns(source, *[np.broadcast_to(np.nan, source.shape)] * len(FIELDS))
-        table = np.full((len(FIELDS), len(self.keys)), np.nan)
+        table = np.full((len(FIELDS), self.count), np.nan)
         source[self.rows], table[:, self.rows] = self.sources, self.times.T
         if spans:
-            keys = np.fromiter(map(make_request_key, spans), np.uint64, len(spans))
-            times = _table([*map(_numbers, spans.values())])
-            along = np.argsort(keys, kind="stable")
-            order = np.argsort(self.keys, kind="stable")
-            keys, times = keys[along], times[along]  # in their order a search is five times as fast
-            place = np.minimum(
-                np.searchsorted(self.keys, keys, sorter=order), max(len(order) - 1, 0)
-            )
-            known = self.keys[order[place]] == keys if len(order) else np.zeros(len(keys), np.bool_)
-            rows = order[place[known]]
+            rows = np.fromiter(spans, np.int64, len(spans))
             source[rows] = SOURCES.index(SPANS)
-            table[:, rows] = times[known].T
+            table[:, rows] = _table([*map(_numbers, spans.values())]).T
         return ReportedColumns(source, *table)
 
 
@@ -118,31 +108,30 @@ class ServerTable:
     """Collects the times record by record."""
 
     def __init__(self) -> None:
-        self._keys = array("Q")
+        self._count = 0
         self._rows = array("q")
         self._sources = array("b")
         self._times: list[Numbers] = []
 
     def add(self, record: Record) -> None:
         if (times := record.server) is not None and times.source in SOURCES:
-            self._rows.append(len(self._keys))
+            self._rows.append(self._count)
             self._sources.append(SOURCES.index(times.source))
             self._times.append(_numbers(times))
-        self._keys.append(make_request_key(record.id))
+        self._count += 1
 
-    def add_block(self, ids: Sequence[str], server: Sequence[tuple[int, ServerTimes]]) -> None:
-        """``server``: (place in ``ids``, times of this request)."""
-        here = len(self._keys)
+    def add_block(self, count: int, server: Sequence[tuple[int, ServerTimes]]) -> None:
+        """``server``: (place among these requests, times of this request)."""
         for row, times in server:
             if times.source in SOURCES:
-                self._rows.append(here + row)
+                self._rows.append(self._count + row)
                 self._sources.append(SOURCES.index(times.source))
                 self._times.append(_numbers(times))
-        self._keys.extend(list_request_keys(ids))
+        self._count += count
 
     def result(self) -> ServerColumns:
         return ServerColumns(
-            np.frombuffer(self._keys, np.uint64),
+            self._count,
             np.frombuffer(self._rows, np.int64),
             np.frombuffer(self._sources, np.int8),
             _table(self._times),
@@ -151,9 +140,9 @@ class ServerTable:
 
 def join_server_columns(parts: Sequence[ServerColumns]) -> ServerColumns:
     """Join the columns of consecutive records."""
-    begins = np.cumsum([0, *(len(part.keys) for part in parts)])
+    begins = np.cumsum([0, *(part.count for part in parts)])
     return ServerColumns(
-        np.concatenate([part.keys for part in parts]),
+        int(begins[-1]),
         np.concatenate([part.rows + begin for part, begin in zip(parts, begins, strict=False)]),
         np.concatenate([part.sources for part in parts]),
         np.concatenate([part.times for part in parts]),

@@ -4,6 +4,7 @@ records of a run."""
 import gzip
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -18,7 +19,7 @@ from locust_llm.records.server_times import ServerTimes
 from locust_llm.records.spans import otlp_json
 from locust_llm.records.spans.join_spans import SortedSpans, SpanJoin, sort_spans
 from locust_llm.records.spans.span_counts import SpanCounts
-from locust_llm.records.spans.span_times import FILE
+from locust_llm.records.spans.span_times import FILE, read_spans
 from locust_llm.records.spans.trace_ids import make_request_part
 
 GZIP: Final = b"\x1f\x8b"
@@ -65,6 +66,16 @@ def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
     if lines:
         replace_file(folder / FILE, b"\n".join(lines) + b"\n")
     return counts
+
+
+def find_span_rows(folder: Path, records: RecordFile, count: int) -> dict[int, ServerTimes]:
+    """The times of the folder's spans by the rows of their requests, of which there are
+    ``count``. Raises OSError."""
+    times = read_spans(folder).times
+    if not times:
+        return {}
+    ids = islice(records.read_ids(), count)
+    return {row: times[name] for row, name in enumerate(ids) if name in times}
 
 
 def _spans(path: Path, run: str) -> Iterator[SortedSpans]:

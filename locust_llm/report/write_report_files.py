@@ -36,7 +36,6 @@ from locust_llm.records.run_facts import (
     read_run,
 )
 from locust_llm.records.server_metrics_history import EngineHistory, read_history
-from locust_llm.records.spans.span_times import read_spans
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.cancelled_work import measure_cancelled_work
 from locust_llm.report.chart_data.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
@@ -92,7 +91,7 @@ from .sections.section import ReportMaterial
 from .sections.section_registry import REPORT_SECTIONS
 from .sections.speculation import measure_speculation
 from .spans_file import SpansRefused as SpansRefused
-from .spans_file import join_spans_file
+from .spans_file import find_span_rows, join_spans_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,7 +128,9 @@ class Results:
         """The parts of each request's time, its ``id`` first, with its index in ``requests``. An
         attempt that was tried again is in the part ``retries`` of the last one."""
         columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
-        frame = make_parts_table(columns, read_spans(self.folder).times, self.run).to_frame()
+        records = RecordFile(self.folder / RECORDS)
+        spans = find_span_rows(self.folder, records, len(columns.requests))
+        frame = make_parts_table(columns, spans, self.run).to_frame()
         ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
         # a run that goes on has more records now
         frame = frame.iloc[: len(ids)].set_index(ids.index)
@@ -327,7 +328,9 @@ def _make_files(
         return _made(
             "the parts of single requests",
             unframed,
-            lambda: make_parts_table(columns, read_spans(folder).times, run),
+            lambda: make_parts_table(
+                columns, find_span_rows(folder, records, len(columns.requests)), run
+            ),
         )
 
     unframed: list[str] = []
@@ -459,7 +462,12 @@ def _summary(
                 "the parts of the requests' time",
                 unexplained,
                 lambda: attribute_latencies(
-                    columns, read_spans(folder).times, run, others.since, blames, standstills
+                    columns,
+                    find_span_rows(folder, others, len(columns.requests)),
+                    run,
+                    others.since,
+                    blames,
+                    standstills,
                 ),
             )
         return disturbed, parts

@@ -9,11 +9,11 @@ import pytest
 from support.exports import as_json, export, span
 from support.records import answered, failed
 
-from locust_llm.records.profile_export_jsonl import format_record_line
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.run_facts import RECORDS
 from locust_llm.records.spans.span_times import FILE, read_spans
 from locust_llm.records.spans.trace_ids import make_trace_id
-from locust_llm.report.spans_file import SpansRefused, join_spans_file
+from locust_llm.report.spans_file import SpansRefused, find_span_rows, join_spans_file
 
 RUN = "4bf92f3577b34da6"
 
@@ -58,6 +58,19 @@ def test_a_file_of_a_collector_however_it_is_written(folder: Path, tmp_path: Pat
     own = folder / FILE
     assert str(join_spans_file(folder, own, RUN)) == "1 of 2 requests have a span"
     assert {*read_spans(folder).times} == {"a"}
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_spans_belong_to_the_rows_of_their_requests(folder: Path, sound: bool) -> None:
+    """An attempt that was tried again has no row, and a record beyond the count came later."""
+    records = [answered(id="a"), failed(id="x", outcome="retried"), answered(id="b"),
+               answered(id="c"), answered(id="later")]  # fmt: skip
+    (folder / RECORDS).write_bytes(b"".join(format_record_line(one) + b"\n" for one in records))
+    for name in ("later", "c", "unknown", "a", "x"):
+        with (folder / FILE).open("a") as file:
+            file.write(f'{{"id": "{name}", "source": "spans", "queue_us": {ord(name[0])}}}\n')
+    rows = find_span_rows(folder, RecordFile(folder / RECORDS, sound=sound), 3)
+    assert {row: times.queue_us for row, times in rows.items()} == {0: ord("a"), 2: ord("c")}
 
 
 def test_what_cannot_be_joined_changes_nothing(folder: Path, tmp_path: Path) -> None:

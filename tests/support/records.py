@@ -2,9 +2,12 @@
 hand."""
 
 import math
+from collections.abc import Mapping, Sequence
 
+from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import LimitChange, Run
+from locust_llm.records.server_times import ServerTimes
 from locust_llm.settings.run_options import Settings
 
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -81,3 +84,11 @@ def a_run(limits: tuple[tuple[float, int | None], ...] = (), **settings: object)
         ended_at=UNIX + 100,
         limits=tuple(LimitChange(UNIX + at, limit) for at, limit in limits),
     )
+
+
+def list_span_rows(
+    records: Sequence[Record], spans: Mapping[str, ServerTimes]
+) -> dict[int, ServerTimes]:
+    """The spans by the rows of their requests; attempts that were tried again have no row."""
+    final = [record.id for record in records if record.outcome != RETRIED]
+    return {row: spans[name] for row, name in enumerate(final) if name in spans}

@@ -5,9 +5,6 @@ A trace id has 16 hex digits of the run and 16 of the request. The request's par
 id. So nobody has to keep a table, and readers of the traces learn no id of ours.
 """
 
-import sys
-from array import array
-from collections.abc import Iterable
 from hashlib import blake2b
 from random import Random
 from typing import Final
@@ -30,14 +27,6 @@ def make_request_part(request_id: str) -> str:
 def make_request_key(request_id: str) -> int:
     """The request's part of a trace id, as a number."""
     return int.from_bytes(_hash(request_id))
-
-
-def list_request_keys(request_ids: Iterable[str]) -> "array[int]":
-    """The keys of many requests, in half the time."""
-    keys = array("Q", b"".join(map(_hash, request_ids)))
-    if sys.byteorder == "little":
-        keys.byteswap()
-    return keys
 
 
 def _hash(request_id: str) -> bytes:

@@ -1116,15 +1116,15 @@ queue would cover a part of them."""
 
 def attribute_latencies(
     columns: RequestColumns,
-    spans: Mapping[str, ServerTimes],
+    spans: Mapping[int, ServerTimes],
     run: Run,
     since: Since,
     asked: Sequence[str] = (),
     standstills: Sequence[tuple[float, float]] = (),
 ) -> LatencyAttribution | None:
-    """``spans`` are by request. ``since`` looks up records. ``asked`` has further breakdowns, such
-    as ``ttft{model=a} p95``; ``standstills`` of the server are (from, to). None: no request was
-    answered."""
+    """``spans`` are by the row of their request. ``since`` looks up records. ``asked`` has further
+    breakdowns, such as ``ttft{model=a} p95``; ``standstills`` of the server are (from, to). None:
+    no request was answered."""
     table, reported = _make_latency_table(columns, spans, run, few=False)
     here, cut = table.counted, table.split
     if not here.any():
@@ -1178,7 +1178,7 @@ def attribute_latencies(
 
 
 def make_parts_table(
-    columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run
+    columns: RequestColumns, spans: Mapping[int, ServerTimes], run: Run
 ) -> RequestTable:
     """A row for each request in the order of ``columns.requests``: each part in seconds,
     ``total_s`` to the first token (or the end), the source in ``reported``, and ``impossible``.
@@ -1196,7 +1196,7 @@ def make_parts_table(
 
 def _make_latency_table(
     columns: RequestColumns,
-    spans: Mapping[str, ServerTimes],
+    spans: Mapping[int, ServerTimes],
     run: Run,
     *,
     few: bool,

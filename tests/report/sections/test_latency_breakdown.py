@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.records import UNIX, answered, failed
+from support.records import UNIX, answered, failed, list_span_rows
 
 from locust_llm.records.breakdown_labels import TO_FIRST
 from locust_llm.records.outcomes import RETRIED
@@ -32,7 +32,8 @@ def cut(
     limits: tuple[LimitChange, ...] = GATE,
 ) -> LatencySplit:
     columns = collect_columns(records)
-    return split_latencies(columns.requests, columns.server.reported(spans or {}), limits)
+    reported = columns.server.reported(list_span_rows(records, spans or {}))
+    return split_latencies(columns.requests, reported, limits)
 
 
 def parts(found: LatencySplit, row: int = 0) -> dict[str, int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from support.records import a_run, answered, failed
+from support.records import a_run, answered, failed, list_span_rows
 
 from locust_llm.records.record import Record
 from locust_llm.records.server_times import SPANS, ServerTimes
@@ -30,7 +30,9 @@ def of(
         )
 
     columns = collect_columns(records)
-    return attribute_latencies(columns, spans or {}, a_run(limits), since, asked)
+    return attribute_latencies(
+        columns, list_span_rows(records, spans or {}), a_run(limits), since, asked
+    )
 
 
 def a_hundred() -> LatencyAttribution:
