@@ -60,7 +60,7 @@ from locust_llm.report.sections.sweep.knee import (
     list_dead_stages,
 )
 from locust_llm.report.slo_evidence.capacity_evidence import find_capacity
-from locust_llm.report.slo_evidence.censoring import COUNTED
+from locust_llm.report.slo_evidence.censoring import COUNTED, find_send_times
 from locust_llm.report.slo_evidence.confidence_intervals import (
     MIN_VALUES,
     RISES,
@@ -166,19 +166,26 @@ def judge_without_silence(results: Sequence[SloResult], seen: Evaluation) -> tup
     if not seen.outages or seen.silent_from is not None:
         return tuple(results)
     held = select_held_up(seen.main, seen.outages, seen.run)
+    without = _leave_silence_out(seen)
+    calm = {result.rule: result.status for result in judge_rules(without)}
+    return tuple(_add_calm_status(result, calm, seen.outages, held.size) for result in results)
+
+
+def _leave_silence_out(seen: Evaluation) -> Evaluation:
+    """Without the time in which no request was answered, and the requests in flight then."""
+    held = select_held_up(seen.main, seen.outages, seen.run)
     silences = select_spans_within(seen.outages, seen.run, seen.time.span)
     time = RateWindow(seen.time.span, tuple(sorted((*seen.time.pauses, *silences))))
     main = _without(held, seen.main)
-    without = seen._replace(
+    return seen._replace(
         # what was decided while it ran counted these requests
         run=replace(seen.run, broken_rules=(), decided_rules=()),
         main=main,
         ended=_without(held, seen.ended),
         time=time,
         settled=find_settled_window(main, time, seen.run) if seen.settled else None,
+        outages=(),
     )
-    calm = {result.rule: result.status for result in judge_rules(without)}
-    return tuple(_add_calm_status(result, calm, seen.outages, held.size) for result in results)
 
 
 def _add_calm_status(
@@ -280,6 +287,8 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     if found is None:
         return None
     by_point = seen.run.settings.slo_mode == POINT
+    if _gets_worse(rule, found) and not rule.base and _went_on_after_silence(seen):
+        found = _take_calm_trend(rule, found, seen)
     # what cut requests leave open stays open
     tested = replaced(found, ends=None, trend="") if by_point else found
     error = _find_error(rule, base, seen)
@@ -539,18 +548,48 @@ def _unsettled(found: ObservedValue, seen: Evaluation) -> str:
 def _could_reach_limit(rule: Rule, found: ObservedValue, seen: Evaluation) -> bool:
     """Whether a figure that got worse over the run could break the rule in as much time again: the
     end of its interval is then as far from it as now."""
-    if not found.trend or not _gets_worse(rule, found):
+    if not _gets_worse(rule, found):
         return False
     if seen.silent_from or found.later is None or found.value is None:
         return True
-    now = found.value if found.worst is None else found.worst
+    now = _find_worst(found, found.value)
     low, high = (now, now) if found.ends is None else found.ends
     end = high if rule.op.startswith("<") else low
     return end is None or not rule.holds(found.later + (end - now))
 
 
 def _gets_worse(rule: Rule, found: ObservedValue) -> bool:
-    return (found.trend == RISES) == rule.op.startswith("<")
+    return bool(found.trend) and (found.trend == RISES) == rule.op.startswith("<")
+
+
+def _went_on_after_silence(seen: Evaluation) -> bool:
+    """Whether the server was silent once, and as many requests were sent after that time as were
+    held up in it. Silences that come again may come longer and longer."""
+    if len(seen.outages) != 1 or seen.run.settings.compares:
+        return False
+    ended_s = seen.outages[0].ended_s
+    if ended_s is None:
+        return False
+    held = select_held_up(seen.main, seen.outages, seen.run)
+    after = seen.main.where(find_send_times(seen.main) > seen.run.started_at + ended_s)
+    return after.size >= max(held.size, MIN_VALUES)
+
+
+def _take_calm_trend(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedValue:
+    """With the trend of the requests that were not held up: one silence is no trend. Those that
+    were held up stay in the figure and its interval, and what the others rise by is added."""
+    calm = compute_rule_value(rule, _leave_silence_out(seen))
+    if calm.value is None or found.value is None:
+        return found
+    later = None
+    if calm.later is not None:
+        later = _find_worst(found, found.value) + calm.later - _find_worst(calm, calm.value)
+    return replaced(found, trend=calm.trend, later=later)
+
+
+def _find_worst(found: ObservedValue, value: float) -> float:
+    """Its ``value``, or what it is if cut requests come out at their worst."""
+    return value if found.worst is None else found.worst
 
 
 def _assumed(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
@@ -683,8 +722,21 @@ def _explain_useless_time(rule: Rule, found: ObservedValue, seen: Evaluation, bu
         return "disruptions further apart may decide it"
     if failures := _describe_failure_burst(rule, found, seen):
         return failures
+    if _keeps_without_silence(rule, seen):
+        if any(outage.ended_s is None for outage in seen.outages):
+            return f"{describe_silence(seen.outages)} at the end of the run"
+        return "only a longer run shows how often the server is silent"
     load = describe_needed_load(seen.run)
     return f"{load} may decide it" if load else ""
+
+
+def _keeps_without_silence(rule: Rule, seen: Evaluation) -> bool:
+    """Whether the rule is open only by the requests that were in flight in an outage. As
+    their times and those of the others have nothing in common, the interval does not narrow with
+    the root of the time."""
+    if not seen.outages or seen.run.settings.compares:
+        return False
+    return compute_rule_value(rule, _leave_silence_out(seen)).decides(rule) is True
 
 
 def _describe_failure_burst(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:

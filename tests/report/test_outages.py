@@ -35,7 +35,7 @@ from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.sections.sweep.sweep_findings import summarise_sweep
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
 
 
 def each_second(begin: int, end: int) -> list[Record]:
@@ -595,6 +595,74 @@ def test_several_are_named_by_their_length() -> None:
         "no request was answered from 20.0 to 24.0 s, from 30.0 to 35.0 s, from 40.0 to 46.0 s and 1 more "
         "time"
     )
+
+
+def half_seconds(*frozen: tuple[float, float], step_ms: int = 1) -> list[Record]:
+    """A request each half second from 10 to 69.5 s, with a TTFT of 100 ms and ``step_ms`` more from
+    one to the next, and one more token 100 ms later. What was due in a freeze comes at its end."""
+    records = []
+    for number in range(120):
+        sent_at = 10 + 0.5 * number
+        first = sent_at + (100 + step_ms * number) / 1e3
+        at = [first, first + 0.1]
+        for begin, end in frozen:
+            at = [end if begin < second < end else second for second in at]
+        records.append(answered(*((second - sent_at) * 1e3 for second in at), sent_at=sent_at))
+    return records
+
+
+def judged(rule: str, records: list[Record]) -> SloResult:
+    return summarise_run(collect_columns(records), a_run(slo=(rule,))).slos[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "status"), [("ttft max < 5.8s", INCONCLUSIVE), ("ttft max < 5.9s", PASS)]
+)
+def test_a_standstill_that_came_once_is_no_trend(rule: str, status: str) -> None:
+    """The request of 50.5 s waited 5.7 s. The largest of the other 107 are 135 ms in the first
+    third, 171 ms in the second, 219 ms in the last: 3 times 48 ms more in as much time again, so
+    5.844 s."""
+    records = half_seconds((50.2, 56.2))
+    assert [str(one) for one in found(records)] == ["from 50.2 to 56.2 s"]
+    one = judged(rule, records)
+    assert (one.status, one.observed) == (status, 5.7)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        half_seconds((20.2, 24.2), (50.2, 56.2)),
+        half_seconds((62.2, 68.2)),
+        half_seconds((50.2, 56.2), step_ms=30),
+    ],
+    ids=["twice", "at the end", "a server that grows old"],
+)
+def test_what_may_come_again_or_goes_on_to_rise_does_not_pass(records: list[Record]) -> None:
+    """The standstills of 4 and of 6 s; one before three requests, and 13 were held up; an answer
+    that takes 30 ms more than the one before: 4.32 s in as much time again, and 8.2 s are reached
+    now."""
+    one = judged("ttft max < 10s", records)
+    assert (one.status, one.status_without_silence) == (INCONCLUSIVE, PASS)
+    assert one.reason.startswith("it rises over the run, and could reach the limit in as much time")
+
+
+def test_a_rule_that_a_standstill_leaves_open_names_no_time() -> None:
+    """The standstill holds up 13 of 120 requests, and the largest of the others is 219 ms. Another
+    lasts from 40.3 s to the end of the run."""
+    records = half_seconds((50.2, 56.2))
+    one = judged("ttft p95 < 1s", records)
+    assert (one.status, one.longer_s) == (INCONCLUSIVE, None)
+    assert one.reason.startswith(
+        "its 95% interval crosses the limit (likely FAIL), only a longer run shows how often the "
+        "server is silent; "
+    )
+    assert one.reason.endswith("PASS without the 13 requests in flight while no token came")
+    at_stop = [
+        decoding(sent_at, outcome="cut", closed_at=105.0) for sent_at in (37.0, 37.1, 37.2, 37.3)
+    ]
+    last = judged("longest_stall p90 < 1s", [*four_users((0.0, 0.0)), *at_stop])
+    assert (last.status, last.longer_s) == (INCONCLUSIVE, None)
+    assert "(likely FAIL), no token came at the end of the run; " in last.reason
 
 
 # -- what is an answer -----------------------------------------------------------------------------

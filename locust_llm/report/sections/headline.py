@@ -340,13 +340,9 @@ def _named(inconclusive: Sequence[SloResult], shown: SloResult | None) -> str:
 
 
 def _advice(inconclusive: Sequence[SloResult]) -> str:
-    """How much longer a run may decide these rules, and which of them if not all. A rule that only
-    a standstill left open needs another run, and no longer one. Empty: nobody knows."""
-    known = [
-        (result.longer_s, result)
-        for result in inconclusive
-        if result.longer_s is not None and not result.status_without_silence
-    ]
+    """How much longer a run may decide these rules, and which of them if not all. Empty: nobody
+    knows."""
+    known = [(result.longer_s, result) for result in inconclusive if result.longer_s is not None]
     if not known:
         return ""
     longest_s, last = max(known, key=lambda pair: pair[0])

@@ -152,26 +152,6 @@ def test_the_likely_side_of_all_inconclusive_rules_is_named(
     assert make_headline(summary, run).endswith(f"; 2 rules are INCONCLUSIVE{side}")
 
 
-def test_what_a_standstill_alone_left_open_needs_no_longer_run() -> None:
-    """The rule on TTFT passes without the requests of the standstill; 20 s more would be of no use
-    to the one on ITL."""
-    texts = ("ttft p50 < 1s", "itl p50 < 1s")
-    run = a_run(slo=texts)
-    open_ones = [
-        SloResult(rule=text, status=INCONCLUSIVE, observed=0.5, limit=1.0, unit="s", longer_s=s)
-        for text, s in zip(texts, (240.0, 20.0), strict=True)
-    ]
-    disturbed = replace(open_ones[0], status_without_silence="PASS")
-    summary = summarise_run(collect_columns(spread(9)), run)
-    for results, advice in (
-        (open_ones, ": run roughly 4 min longer"),
-        ([disturbed, open_ones[1]], ": run roughly 20 s longer for itl p50 < 1s"),
-        ([disturbed, replace(open_ones[1], longer_s=None)], ""),
-    ):
-        headline = make_headline(replace(summary, slos=tuple(results)), run)
-        assert headline.endswith(f"; 2 rules are INCONCLUSIVE{advice}")
-
-
 @pytest.mark.parametrize(
     ("longer_s", "exact", "expected"),
     [

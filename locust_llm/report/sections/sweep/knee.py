@@ -194,7 +194,10 @@ def _is_time_missing(levels: Sequence[LoadLevel]) -> bool:
 def _is_too_short(level: LoadLevel) -> bool:
     open_ = [result for result in level.slos if result.status == INCONCLUSIVE]
     return any(
-        result.longer_s is not None or result.reason.startswith(TOO_FEW) for result in open_
+        result.longer_s is not None
+        or result.status_without_silence
+        or result.reason.startswith(TOO_FEW)
+        for result in open_
     ) and not any(result.voided for result in open_)
 
 

@@ -416,6 +416,14 @@ def test_where_every_stage_is_burnt_all_is_inconclusive(axis: str) -> None:
     assert "no request succeeded" in find_knees(axis, [a_level(1, None, succeeded=0)])[0].text
 
 
+def test_a_stage_that_a_standstill_leaves_open_is_open_for_that_whatever_the_client_did() -> None:
+    stage = levels("INCONCLUSIVE?")[0]
+    still = replace(stage, slos=(replace(stage.slos[0], status_without_silence="PASS"),))
+    unknown, known = (find_knees(CONCURRENCY, [one])[0].text for one in (stage, still))
+    assert unknown.startswith("INCONCLUSIVE: no stage is valid")
+    assert known.startswith("INCONCLUSIVE: no stage is known to be within the SLO, and longer")
+
+
 def test_a_stage_with_too_few_requests_is_open_for_that_whatever_the_client_did() -> None:
     """The error of an INVALID client cannot reach the limit: its rules are not void."""
     few = levels("INCONCLUSIVE?", "INCONCLUSIVE?")
