@@ -733,8 +733,8 @@ def _explain_useless_time(rule: Rule, found: ObservedValue, seen: Evaluation, bu
 def _keeps_without_silence(rule: Rule, seen: Evaluation) -> bool:
     """Whether the rule is open only by the requests that were in flight in an outage. As
     their times and those of the others have nothing in common, the interval does not narrow with
-    the root of the time."""
-    if not seen.outages or seen.run.settings.compares:
+    the root of the time. How often a disruption comes, its schedule says."""
+    if not seen.outages or seen.disruptions is not None or seen.run.settings.compares:
         return False
     return compute_rule_value(rule, _leave_silence_out(seen)).decides(rule) is True
 

@@ -611,8 +611,9 @@ def half_seconds(*frozen: tuple[float, float], step_ms: int = 1) -> list[Record]
     return records
 
 
-def judged(rule: str, records: list[Record]) -> SloResult:
-    return summarise_run(collect_columns(records), a_run(slo=(rule,))).slos[0]
+def judged(rule: str, records: list[Record], **facts: object) -> SloResult:
+    run = replace(a_run(slo=(rule,)), **facts)
+    return summarise_run(collect_columns(records), run).slos[0]
 
 
 @pytest.mark.parametrize(
@@ -657,6 +658,14 @@ def test_a_rule_that_a_standstill_leaves_open_names_no_time() -> None:
         "server is silent; "
     )
     assert one.reason.endswith("PASS without the 13 requests in flight while no token came")
+    frozen = Disruption(
+        schedule="at 40s",
+        command="kill -STOP 7",
+        began_at=UNIX + 50.2,
+        ended_at=UNIX + 56.2,
+        status=0,
+    )
+    assert "how often" not in judged("ttft p95 < 1s", records, disruptions=(frozen,)).reason
     at_stop = [
         decoding(sent_at, outcome="cut", closed_at=105.0) for sent_at in (37.0, 37.1, 37.2, 37.3)
     ]
