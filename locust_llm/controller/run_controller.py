@@ -377,6 +377,26 @@ class Controller:
 
     def report(self, *, verbose: bool = False) -> str:
         """Make the reports. Returns the console's text, with all tables if ``verbose``."""
+        try:
+            self._end_parts()
+        except Exception as error:  # without this line a later report could not know why
+            self.store.add_gap(
+                f"the load generator failed after the load: {self._shown(repr(error))}"
+            )
+            self.store.write_facts(self.facts())
+            raise
+        if not self.store.write_facts(self.facts()):
+            return ""
+        result, unmade = make_reports(self.folder)
+        self.store.result = result
+        if unmade and (result is None or not self.store.missing):
+            self.store.missing.append(unmade)
+        if result is None:
+            return "".join(f"INCOMPLETE: {line}\n" for line in self.store.missing)
+        return result.tables if verbose else result.text
+
+    def _end_parts(self) -> None:
+        """End what went on beside the load, and complete the notes and the records."""
         self._disruptions.end()
         if self.soak is not None:
             self.soak.end()
@@ -393,15 +413,6 @@ class Controller:
         if self.losses.telemetry is not None and self.losses.telemetry.remark:
             self.store.add_note(self.losses.telemetry.remark)
         self.store.check_complete()
-        if not self.store.write_facts(self.facts()):
-            return ""
-        result, unmade = make_reports(self.folder)
-        self.store.result = result
-        if unmade and (result is None or not self.store.missing):
-            self.store.missing.append(unmade)
-        if result is None:
-            return "".join(f"INCOMPLETE: {line}\n" for line in self.store.missing)
-        return result.tables if verbose else result.text
 
     @property
     def annotations(self) -> str:

@@ -49,6 +49,11 @@ DECIDED: Final = "Every SLO was decided after "
 """The note of a run that ended at a look at its rules begins so."""
 
 COUNTED_BEFORE: Final = " records that run.json counted"
+NOT_FINISHED: Final = "the run did not finish"
+NO_END: Final = (
+    f"{NOT_FINISHED}: its load generator ended before it wrote the end, and why is not known"
+)
+"""In ``unread``. It was killed, or failed before that."""
 """The text in ``Run.unread`` of a file from which records are gone ends so."""
 
 Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
@@ -460,6 +465,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """A schedule or a gate held requests: a user's wait for a first token begins when a request
         is due."""
         return self.settings.generates and (self.settings.open_loop or bool(self.limits))
+
+    @property
+    def has_no_end(self) -> bool:
+        """A report found no end of the run in its run.json."""
+        return any(text.startswith(NOT_FINISHED) for text in self.unread)
 
     @property
     def gone_records(self) -> str:

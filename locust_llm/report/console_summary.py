@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from locust_llm.records.run_facts import SIMULATED, Run
+from locust_llm.report.compare.metric_differences import FEW
 from locust_llm.report.document_blocks import (
     INEXACT,
     INEXACT_NOTE,
@@ -669,13 +670,20 @@ def _explain_marks(table: list[str], width: int) -> list[str]:
 # -- runs side by side -----------------------------------------------------------------------------
 
 
+BETWEEN_RUNS: Final = (
+    "What else changed between the runs (time of day, other load, a warm cache) counts as a "
+    "difference here. To decide on a build, use locust-llm ab."
+)
+
+
 def format_comparison_ending(compared: Comparison, width: int) -> str:
     """The differences for ``locust-llm compare``, in as many lines."""
-    of_failures = f" {OF_FAILURES}" if may_have_failures(compared) else ""
+    of_failures = OF_FAILURES if may_have_failures(compared) else ""
+    # where no run is compared, nothing can count as a difference
+    between = "" if all(pair.other_work for pair in compared.runs) else f"{BETWEEN_RUNS} "
     last = _wrapped(
-        "A change between the runs looks like a difference. locust-llm ab avoids "
-        f"this.{of_failures} All metrics: --verbose, --markdown FILE.", width,
-    )  # fmt: skip
+        f"{between}{of_failures} All metrics: --verbose, --markdown FILE.".strip(), width
+    )
     room = LINES - len(last) - 1
     if len(compared.runs) == 1:
         parts = [_pair(compared, compared.runs[0], width, room - 1)]
@@ -792,8 +800,11 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     result = _describe_unseen_changes(len(rows) - unknown)
     if changes:
         result = f"{len(changes)} of {len(rows)} metrics differ"
-    if unknown:
-        result += f", {unknown} cannot be compared"
+    few = sum(line.word == FEW for _, line in rows)
+    if few:
+        result += f", {few} {FEW}"
+    if unknown > few:
+        result += f", {unknown - few} cannot be compared"
     if changes:
         result += f": {', '.join(changes)}"
     if pair.other_work:

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from locust_llm.records.buffering import describe_gathering, is_gathered
 from locust_llm.records.outcomes import CUT, OK
-from locust_llm.records.run_facts import DecidedRule, Run
+from locust_llm.records.run_facts import NO_END, DecidedRule, Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
 from locust_llm.report.measurement_window import (
@@ -49,7 +49,6 @@ from locust_llm.report.outages import (
     select_lost,
     select_spans_within,
 )
-from locust_llm.report.recover_journals import KILLED
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
@@ -517,7 +516,7 @@ def _describe_lacking_records(seen: Evaluation) -> str:
         return f"records of workers that never arrived: {lost}"
     if seen.broken_lines:
         return f"unreadable lines of profile_export.jsonl: {seen.broken_lines}"
-    return KILLED if KILLED in seen.run.unread else seen.run.gone_records
+    return NO_END if seen.run.has_no_end else seen.run.gone_records
 
 
 def _is_close_to_limit(

@@ -1,11 +1,10 @@
-"""Recover journals: a run was killed with its control. The records in its workers' journals are
-added to its own."""
+"""Recover journals: a run has no end in its run.json, as its control was killed, say. The records in
+its workers' journals are added to its own."""
 
 import os
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -17,10 +16,8 @@ from locust_llm.records.journal import (
 )
 from locust_llm.records.profile_export_jsonl import RecordAppender, RecordFile
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
+from locust_llm.records.run_facts import NO_END, RECORDS, Run, read_run, write_run
 from locust_llm.text.format import format_count
-
-KILLED: Final = "the run did not finish, because its load generator was killed"
 
 
 def add_journaled(folder: Path) -> None:
@@ -51,7 +48,9 @@ def _add(folder: Path) -> None:
     if run is None or run.imported or run.stage is not None:
         return
     changed = (
-        _ended(run, added) if run.ended_at is not None else _killed(run, folder, added, admitted)
+        _ended(run, added)
+        if run.ended_at is not None
+        else _add_losses(run, folder, added, admitted)
     )
     if changed != run:
         write_run(folder, changed)
@@ -87,10 +86,10 @@ def _ended(run: Run, added: int) -> Run:
     )
 
 
-def _killed(run: Run, folder: Path, added: int, admitted: dict[str, int]) -> Run:
+def _add_losses(run: Run, folder: Path, added: int, admitted: dict[str, int]) -> Run:
     """The run, which lost more than its master had counted: what its last workers had sent and has
     no record."""
-    if KILLED in run.unread:  # this was done before
+    if run.has_no_end:  # this was done before
         return _ended(run, added)
     recorded = Counter(
         record.worker for record in RecordFile(folder / RECORDS) if record.admitted_at is not None
@@ -98,7 +97,7 @@ def _killed(run: Run, folder: Path, added: int, admitted: dict[str, int]) -> Run
     lost = run.records_lost + sum(
         max(0, count - recorded[worker]) for worker, count in admitted.items()
     )
-    return replace(run, records_lost=lost, unread=(*run.unread, KILLED), notes=_notes(run, added))
+    return replace(run, records_lost=lost, unread=(*run.unread, NO_END), notes=_notes(run, added))
 
 
 def _notes(run: Run, added: int) -> tuple[str, ...]:

@@ -171,6 +171,8 @@ def summarise_run(
     words = MAIN if experiment is None else (*MAIN, BY_NAME[POOLED].word)
     verdict = judge_figures(judged, found, words)
     shown = verdict if swept is None else _find_worst_verdict(swept, verdict)
+    if run.has_no_end and not run.health and shown is not None and shown.level == FINE:
+        shown = None  # the processes write how they were at the end of a run
     conditions = _conditions(main, time, run, shown)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
     outages = find_run_outages(columns, run) if outages is None else tuple(outages)

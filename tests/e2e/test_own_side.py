@@ -166,8 +166,8 @@ def test_a_run_that_is_killed_can_be_reported_all_the_same(url: str, tmp_path: P
     assert "the run did not end cleanly" in (folder / "summary.md").read_text()
     lost = f"1 line of profile_export.jsonl could not be read (line {whole + 1}:"
     assert (
-        f"INCOMPLETE: the run did not finish, because its load generator was killed; {lost}"
-        in words
+        "INCOMPLETE: the run did not finish: its load generator ended before it wrote the end, and "
+        f"why is not known; {lost}" in words
     )
     assert (
         f"{whole} succeeded" in done.stdout

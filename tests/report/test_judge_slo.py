@@ -14,11 +14,17 @@ from support.records import UNIX, a_run, answered, every, failed, mixed
 from support.stages import a_level, a_stage
 
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import BrokenRule, OpenLoopSchedule, ProcessHealth, Run, UserStart
+from locust_llm.records.run_facts import (
+    NO_END,
+    BrokenRule,
+    OpenLoopSchedule,
+    ProcessHealth,
+    Run,
+    UserStart,
+)
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.judge_slo import _foretell, combine_results, estimate_longer_s
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.recover_journals import KILLED
 from locust_llm.report.slo_evidence.observed_rule_values import ObservedValue
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
@@ -863,7 +869,7 @@ def test_no_rule_passes_where_records_are_missing_or_may_be() -> None:
     """Every value is known to be far from the limit of 300 ms, and to be over the one of 6 ms."""
     for run, broken_lines, reason in (
         (a_run(), 1, "unreadable lines of profile_export.jsonl: 1"),
-        (replace(a_run(), unread=(KILLED,)), 0, KILLED),
+        (replace(a_run(), unread=(NO_END,)), 0, NO_END),
         (a_run(), 0, None),
     ):
         records = steps(400)

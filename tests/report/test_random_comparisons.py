@@ -140,6 +140,10 @@ def test_statements_of_two_random_arms(seed: int) -> None:
     if "No significant difference between base and candidate" in said:
         assert not called
         assert summary.paired.different == 0
+    open_ones = sum(figure.word == "not concluded" for figure in figures.values())
+    if open_ones and summary.paired.verdict != "INCONCLUSIVE":  # one word for one state
+        assert f"{open_ones} of {len(figures)} metrics " in describe_paired_verdict(summary.paired)
+        assert not said.startswith("No significant") or "not concluded" in said
     for rule in map(run.settings.rules.by_text.get, (one.rule for one in summary.slos)):
         assert rule is not None
         assert (rule.metric, rule.stat) in figures  # what a rule compares is compared

@@ -5,6 +5,7 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from support.records import a_run, answered
@@ -13,8 +14,8 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
-from locust_llm.report.recover_journals import KILLED, add_journaled
+from locust_llm.records.run_facts import NO_END, RECORDS, Run, read_run, write_run
+from locust_llm.report.recover_journals import add_journaled
 from locust_llm.report.report_command import run_report_command
 
 
@@ -63,7 +64,7 @@ def test_what_the_workers_kept_is_added_once(
             *(f"b-{n}" for n in range(5)),
         ]
         found = read_run(tmp_path)
-        assert (found.records_lost, found.unread) == (2, (KILLED,))  # of nine seven have a record
+        assert (found.records_lost, found.unread) == (2, (NO_END,))  # of nine seven have a record
         assert [note for note in found.notes if "journals" in note] == [
             "9 records that had not reached the master were found in the journals of its workers"
         ]
@@ -79,10 +80,31 @@ def test_what_its_master_had_counted_as_lost_is_lost_too(tmp_path: Path) -> None
         assert read_run(tmp_path).records_lost == 5
 
 
-def test_a_run_of_one_process_that_was_killed_is_incomplete(tmp_path: Path) -> None:
+def test_a_run_of_one_process_that_was_killed_is_incomplete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / RECORDS).write_bytes(format_record_line(record(0, "local")) + b"\n")
     write_run(tmp_path, replace(a_run(), ended_at=None, stopping_at=None))
     assert run_report_command([str(tmp_path)]) == ExitStatus.INCOMPLETE
+    words = " ".join(capsys.readouterr().out.split())
+    assert (
+        "INCOMPLETE: the run did not finish: its load generator ended before it wrote the end, and "
+        "why is not known" in words
+    )
+    # what the load generator measured of itself comes with the end
+    assert "client verdict" not in words
+    facts = msgspec.json.decode((tmp_path / "run.json").read_bytes())
+    assert facts["conditions"]["client_verdict"] is None
+
+
+def test_a_run_that_ended_has_reports_whatever_became_of_the_first_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process of its reports died: its run.json has the end."""
+    (tmp_path / RECORDS).write_bytes(format_record_line(record(0, "local")) + b"\n")
+    write_run(tmp_path, a_run())
+    assert run_report_command([str(tmp_path)]) == ExitStatus.OK
+    assert "did not finish" not in capsys.readouterr().out
 
 
 def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:

@@ -416,7 +416,14 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
         assert max(map(len, lines)) <= width
         text = " ".join(" ".join(lines).split())
         assert text.startswith(beginning)
-        assert "avoids this. All metrics:" in text  # no request failed
+        assert (
+            "What else changed between the runs (time of day, other load, a warm cache) counts as a "
+            "difference here. To decide on a build, use locust-llm ab. All metrics:" in text
+        )  # no request failed
+        other = format_comparison_ending(
+            replace(found, runs=(replace(pair, other_work="other lengths"),)), width
+        )
+        assert "What else changed" not in other
         assert any(line.endswith(word) for line in lines), "\n".join(lines)
         assert "Run both again, or use locust-llm ab." in text
     assert "TTFT p50 (ms) worse" in text
@@ -625,4 +632,20 @@ def test_a_run_that_is_invalid_is_named_first(
     assert not any(
         "INVALID:" in warning
         for warning in compare_folders([Path("good"), Path("good")]).runs[0].warnings
+    )
+
+
+def test_the_first_line_has_the_words_of_the_table_for_values_without_a_difference(
+    found: Comparison,
+) -> None:
+    same = found.runs[0]
+    lines = [replace(line, word="no significant difference") for line in same.lines[:3]]
+    lines[1] = replace(lines[1], low=None, high=None, word="too few to tell")
+    lines[2] = replace(lines[2], low=None, high=None, word="-")
+    ending = format_comparison_ending(
+        replace(found, runs=(replace(same, lines=tuple(lines)),)), 120
+    )
+    assert ending.startswith(
+        "same against base: no significant difference in 1 metric, 1 too few to tell, 1 cannot be "
+        "compared."
     )

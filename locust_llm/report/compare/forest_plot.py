@@ -17,7 +17,8 @@ from locust_llm.text.format import clean_line, format_brief, format_signed
 
 BETTER: Final = "better"
 WORSE: Final = "worse"
-NOT_SIGNIFICANT: Final = "not significant"
+NOT_SIGNIFICANT: Final = "no significant difference"
+NO_WORD: Final = "-"
 LEAST_RATIO: Final = 1.2
 """The scale goes to this ratio at least."""
 MOST_RATIO: Final = 8.0
@@ -84,10 +85,11 @@ class Difference(NamedTuple):
 def describe_differences(
     name: str, differences: Sequence[Difference], has_waits: bool = False
 ) -> str:
-    """``chatB: ITL p50 3.2 times as long; TTFT: not significant.`` Empty: nothing is comparable.
+    """``chatB: ITL p50 3.2 times as long; TTFT: no significant difference.`` Empty: nothing is comparable.
     ``has_waits``: requests waited before their send, which TTFT from due includes, even if nothing
     is known of its difference."""
     parts = list[str]()
+    open_parts = list[str]()
     has_waits = has_waits or any(one.metric == FROM_DUE for one in differences)
     for metric, stats in SUMMARISED:
         if metric == FIRST_TOKEN and has_waits:
@@ -98,10 +100,16 @@ def describe_differences(
         if sure is not None:
             parts.append(describe_ratio(sure))
         elif known:
-            parts.append(f"{BY_WORD[metric].spoken_name}: {NOT_SIGNIFICANT}")
-    sure_first = sorted(parts, key=lambda part: part.endswith(NOT_SIGNIFICANT))
-    shown = sure_first[:MAX_SUMMARISED]
+            open_parts.append(f"{BY_WORD[metric].spoken_name}: {name_open_word(known)}")
+    shown = [*parts, *open_parts][:MAX_SUMMARISED]
     return f"{name}: {'; '.join(shown)}." if shown else ""
+
+
+def name_open_word(known: Sequence[Difference]) -> str:
+    """The word of statistics of which none differs, as the table has it: *no significant difference*
+    holds only where no other word stands there, as *not concluded*."""
+    others = [one.word for one in known if one.word not in (NOT_SIGNIFICANT, NO_WORD)]
+    return others[0] if others else NOT_SIGNIFICANT
 
 
 def describe_ratio(one: Difference) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from locust_llm.records.run_facts import Run
-from locust_llm.report.compare.forest_plot import BETTER, NOT_SIGNIFICANT, WORSE, describe_ratio
+from locust_llm.report.compare.forest_plot import BETTER, WORSE, describe_ratio, name_open_word
 from locust_llm.report.document_blocks import format_interval, format_observed
 from locust_llm.report.metrics_by_group import WHOLE
 from locust_llm.report.open_loop_delivery import Delivery, describe_undelivered
@@ -15,7 +15,6 @@ from locust_llm.report.outages import NOT_ANSWERED, describe_outages, describe_s
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
     FROM_DUE,
-    UNSURE,
     PairedComparison,
     list_paired_differences,
 )
@@ -149,7 +148,7 @@ def _describe_gathered_chunks(run: Run) -> str:
 
 
 def _answer_arms(paired: PairedComparison) -> Verdict:
-    """``Candidate: ITL p50 3.2 times as long; TTFT: not significant.``: the main differences, one
+    """``Candidate: ITL p50 3.2 times as long; TTFT: no significant difference.``: the main differences, one
     for each metric."""
     ratios = {(one.metric, one.stat): one for one in list_paired_differences(paired)}
     differing = paired.list_main_differences(paired.known)
@@ -163,10 +162,9 @@ def _answer_arms(paired: PairedComparison) -> Verdict:
         elif shown.difference is not None:
             parts.setdefault(figure.metric, f"{shown.label} {format_signed(shown.difference, 1)}")
     for metric in (FROM_DUE if paired.limits_differ else TTFT.word, ITL.word):
-        words = {one.word for (of, _), one in ratios.items() if of == metric}
-        if words and metric not in parts:
-            found = UNSURE if UNSURE in words else NOT_SIGNIFICANT
-            parts[metric] = f"{BY_WORD[metric].spoken_name}: {found}"
+        known = [one for (of, _), one in ratios.items() if of == metric]
+        if known and metric not in parts:
+            parts[metric] = f"{BY_WORD[metric].spoken_name}: {name_open_word(known)}"
     texts = list(parts.values())
     while len(texts) > 1 and len(" ".join(texts).split()) >= MAX_WORDS:
         texts.pop()

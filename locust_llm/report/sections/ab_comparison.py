@@ -184,6 +184,13 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
         """``17 of 19 metrics have no result``. Empty: all have one."""
         return describe_unknown_metrics(self.figures)
 
+    def describe_not_concluded(self) -> str:
+        """``3 of 19 metrics are not concluded``. Empty: the load generator's error leaves none
+        open."""
+        count = sum(figure.word == UNSURE for figure in self.figures)
+        are = "is" if count == 1 else "are"
+        return f"{count} of {len(self.figures)} metrics {are} {UNSURE}" if count else ""
+
     @property
     def lacks_pairs(self) -> bool:
         """Some value is not of all pairs."""
@@ -1107,8 +1114,8 @@ NOTE: Final = (
     "Base and candidate: mean of the values of all blocks (the geometric mean if the interval is "
     "a percentage). Difference: from base to candidate, averaged over the pairs. 95% interval: "
     "Student's t over the pairs, limited so that no value falls below 0 and no share exceeds "
-    "100%. No significant difference: the interval contains 0. Not concluded: the load "
-    "generator's error leaves it open. Percentiles count each failure as "
+    "100%. No significant difference: the interval contains 0. Not concluded: too few pairs, or the "
+    "load generator's error, leave it open. Percentiles count each failure as "
     "+infinity; averages and rates use successful requests only. If base and candidate are equal, "
     "about one metric of 20 is called better or worse at random."
 )
@@ -1131,6 +1138,8 @@ def describe_paired_verdict(comparison: PairedComparison) -> str:
     called = f"{comparison.different} of {comparison.known} metrics {are} called different"
     if unknown := comparison.describe_unknown():
         called = f"{called} ({unknown})"
+    if open_ones := comparison.describe_not_concluded():
+        called = f"{called}; {open_ones}"
     if comparison.aa:
         return (
             f"{verdict} {called}, where {0.05 * comparison.known:.2g} are expected if base and "

@@ -586,9 +586,10 @@ def _describe_arms(found: PairedComparison, run: Run) -> str:
             f"({by_chance})"
         )
     if found.verdict != DIFFERENT:
+        open_ones = found.describe_not_concluded()
         return (
             "No significant difference between base and candidate in "
-            f"{format_count(found.pairs, 'pair')}"
+            f"{format_count(found.pairs, 'pair')}{f'; {open_ones}' if open_ones else ''}"
         )
     main = select_main_figures(found, run.settings.rules.readable)
     named = list(map(format_paired_difference, main.named))

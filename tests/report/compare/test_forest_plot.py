@@ -4,10 +4,17 @@ import re
 
 import pytest
 
-from locust_llm.report.compare.forest_plot import Difference, describe_differences, draw_forest
+from locust_llm.report.compare.forest_plot import (
+    NOT_SIGNIFICANT,
+    Difference,
+    describe_differences,
+    draw_forest,
+)
 
 
-def one(metric: str, stat: str, percent: float, word: str = "", **more: object) -> Difference:
+def one(
+    metric: str, stat: str, percent: float, word: str = NOT_SIGNIFICANT, **more: object
+) -> Difference:
     fields: dict[str, object] = {"low": None, "high": None, **more}
     return Difference(metric, stat, f"{metric} {stat}", percent=percent, word=word, **fields)  # type: ignore[arg-type]
 
@@ -21,11 +28,11 @@ def one(metric: str, stat: str, percent: float, word: str = "", **more: object) 
                 one("ttft_from_due", "p99", 2.0),
                 one("longest_stall", "p99", -87.0, "better"),
             ],
-            "chatB: longest stall p99 87% shorter; TTFT from due: not significant.",
+            "chatB: longest stall p99 87% shorter; TTFT from due: no significant difference.",
         ),
         (
             [one("ttft", "p95", 12.0), one("itl", "p50", 220.0, "worse")],
-            "chatB: ITL p50 3.2 times as long; TTFT: not significant.",
+            "chatB: ITL p50 3.2 times as long; TTFT: no significant difference.",
         ),
         (
             [one("ttft", "p50", -30.0, "better"), one("output_tokens_per_s", "", 150.0, "better")],
@@ -37,11 +44,19 @@ def one(metric: str, stat: str, percent: float, word: str = "", **more: object) 
         ),
         (
             [one("ttft_from_due", "p95", -97.2, "better", is_bound=True), one("itl", "p50", 60.0)],
-            "chatB: TTFT from due p95 at least 97% shorter; ITL: not significant.",
+            "chatB: TTFT from due p95 at least 97% shorter; ITL: no significant difference.",
         ),
         (
             [one("itl", "p95", 150.0, "worse", is_bound=True)],
             "chatB: ITL p95 at least 2.5 times as long.",
+        ),
+        (
+            [one("ttft", "p95", 12.0, "too few to tell"), one("ttft", "p50", 1.0)],
+            "chatB: TTFT: too few to tell.",
+        ),
+        (
+            [one("ttft", "p95", 12.0), one("ttft", "p50", 1.0, "not concluded")],
+            "chatB: TTFT: not concluded.",
         ),
         ([], ""),
     ],

@@ -1,6 +1,7 @@
 """What a run came to, in one sentence."""
 
 import math
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +13,11 @@ from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.records.timing_accuracy import MeasurementAccuracy
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.verdict_text import make_verdict
+from locust_llm.report.sections.ab_comparison import (
+    PairedComparison,
+    PairedFigure,
+    describe_paired_verdict,
+)
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.summarise_metrics import summarise_run
@@ -428,3 +434,24 @@ def test_a_series_of_rates_has_no_one_rate() -> None:
     records = [answered(100, sent_at=10.0 + i / 6, due_at=10.0 + i / 6) for i in range(600)]
     headline = make_headline(summarise_run(collect_columns(records), run), run)
     assert headline.startswith("At 6/s on average p50 of TTFT from due is 100 ms")
+
+
+def test_arms_without_a_difference_have_the_word_of_the_table_for_open_metrics() -> None:
+    """One of two metrics is open: no significant difference holds for the other one alone."""
+    common: dict[str, Any] = {"label": "x (ms)", "unit": "ms", "relative": True}
+    figures = [
+        PairedFigure(metric="ttft", stat="p50", word=word, pairs=((1.0, 1.0),) * 10, **common)
+        for word in ("not concluded", "no significant difference")
+    ]
+    paired = PairedComparison(
+        verdict="NO SIGNIFICANT DIFFERENCE", chance=0.5, pairs=10, figures=tuple(figures)
+    )
+    run = a_run()
+    summary = replace(summarise_run(collect_columns([answered(1, 2)]), run), paired=paired)
+    assert make_headline(summary, run).startswith(
+        "No significant difference between base and candidate in 10 pairs; 1 of 2 metrics is not "
+        "concluded"
+    )
+    assert "0 of 2 metrics are called different; 1 of 2 metrics is not concluded" in (
+        describe_paired_verdict(paired)
+    )
