@@ -84,6 +84,8 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             ttft=_read_distribution_of(document, TTFT),
             tpot=_read_distribution_of(document, "inter_token_latency"),
             itl=_read_distribution_of(document, "inter_chunk_latency"),
+            tpot_name="ITL",
+            itl_name="ICL",
             latency=_read_distribution_of(document, LATENCY),
             input_tokens=_read_distribution_of(document, "input_sequence_length"),
             output_tokens=_read_distribution_of(document, "output_sequence_length"),

@@ -314,7 +314,6 @@ def _rate(figures: Figures) -> float | None:
 
 ROUNDED: Final = 2e-3
 """Printed values have at least three digits."""
-NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
 FEW_BEYOND: Final = 5
 """A percentile with fewer values beyond it depends on a few single requests."""
 
@@ -322,8 +321,10 @@ FEW_BEYOND: Final = 5
 def list_distributions(
     figures: Figures,
 ) -> Iterator[tuple[str, Distribution, Callable[[float], str]]]:
-    for field, name in NAMES.items():
-        yield name, getattr(figures, field), format_seconds_or_ms
+    yield "TTFT", figures.ttft, format_seconds_or_ms
+    yield figures.tpot_name, figures.tpot, format_seconds_or_ms
+    yield figures.itl_name, figures.itl, format_seconds_or_ms
+    yield "latency", figures.latency, format_seconds_or_ms
     yield "input tokens", figures.input_tokens, "{:,.6g}".format
     yield "output tokens", figures.output_tokens, "{:,.6g}".format
 
@@ -457,12 +458,12 @@ def check_sample_count(figures: Figures) -> Iterator[Finding]:
 
 
 def check_merged_chunks(figures: Figures) -> Iterator[Finding]:
-    """Checks whether half of the gaps are nearly 0. Chunks then came together, and ITL describes
+    """Checks whether half of the gaps are nearly 0. Chunks then came together, and the gaps describe
     reads instead of tokens."""
     middle = figures.itl.percentiles.get(50.0)
     avg = figures.itl.avg
     if middle is not None and avg:
-        words = f"ITL p50 {format_seconds_or_ms(middle)} with a mean of {format_seconds_or_ms(avg)}"
+        words = f"{figures.itl_name} p50 {format_seconds_or_ms(middle)} with a mean of {format_seconds_or_ms(avg)}"
         together = middle < 0.05 * avg
         yield Finding(
             "chunks apart",

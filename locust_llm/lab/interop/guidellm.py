@@ -65,6 +65,7 @@ def _figures_of_load(document: Document, benchmark: object) -> Figures:
         total_tokens_per_s=_read_mean(benchmark, "tokens_per_second"),
         ttft=_read_distribution_of(benchmark, "time_to_first_token_ms", 1e-3),
         tpot=_read_distribution_of(benchmark, "inter_token_latency_ms", 1e-3),
+        tpot_name="ITL",
         latency=_read_distribution_of(benchmark, "request_latency", 1.0),
         input_tokens=_read_distribution_of(benchmark, "prompt_token_count", 1.0),
         output_tokens=_read_distribution_of(benchmark, "output_token_count", 1.0),

@@ -68,6 +68,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Each request has one value: the time after the first token over the tokens after it."""
     itl: Distribution = Distribution()
     """Each value is a gap between two chunks."""
+    tpot_name: str = "TPOT"
+    itl_name: str = "ITL"
+    """What the tool calls these two. AIPerf and this tool say ITL for the first and ICL for the
+    second; guidellm says ITL for the first."""
     latency: Distribution = Distribution()
     input_tokens: Distribution = Distribution()
     output_tokens: Distribution = Distribution()

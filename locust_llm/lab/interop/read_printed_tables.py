@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.lab.interop.load_metrics import Figures
+from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 from .json_fields import S_PER, read_distribution, read_finite_or_nan, read_whole
 
@@ -21,10 +21,14 @@ HEAD: Final = ("avg", "mean", "min", "max", "p50", "median", "p90", "p95", "p99"
 NAMES: Final[dict[str, tuple[str, ...]]] = {
     "latency": ("request latency", "end-to-end latency", "e2e latency", "e2el"),
     "ttft": ("time to first token", "ttft"),
-    "tpot": ("inter token latency", "inter-token latency", "time per output token", "tpot", "itl"),
+    "tpot": ("time per output token", "tpot"),
+    "itl": ("inter chunk latency", "inter-chunk latency", "icl"),
     "output_tokens": ("output sequence length", "output tokens per request"),
     "input_tokens": ("input sequence length", "input tokens per request"),
 }
+ITL_NAMES: Final = ("inter token latency", "inter-token latency", "itl")
+"""AIPerf and this tool call the time per token of a request so. A tool with TPOT in its table calls
+the gaps so."""
 RATES: Final[dict[str, tuple[str, ...]]] = {
     "requests_per_s": ("request throughput",),
     "output_tokens_per_s": ("output token throughput", "output throughput", "output"),
@@ -82,14 +86,18 @@ def _split_cells(line: str) -> list[str]:
 
 def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterator[Figures]:
     values: dict[str, object] = {}
+    inter_token: Distribution | None = None
     for name, row in rows.items():
         scale = S_PER.get(unit[1].lower(), 1.0) if (unit := UNIT.search(name)) else 1.0
-        if field := _field(name, NAMES):
+        if _strip_unit(name) in ITL_NAMES:
+            inter_token = read_distribution(row.items(), scale)
+        elif field := _field(name, NAMES):
             values[field] = read_distribution(row.items(), scale)
         elif (field := _field(name, RATES)) and (mean := _read_mean(row)) is not None:
             values[field] = round(mean) if field in COUNTS else mean
     if "latency" not in values and "ttft" not in values:
         return
+    values |= _name_time_per_token(values, inter_token)
     flags = dict(FLAG.findall(above))
     for field, names in FLAGS.items():
         requested = next((flags[name] for name in names if name in flags), None)
@@ -111,7 +119,21 @@ def _read_mean(row: Mapping[str, object]) -> float | None:
     return read_finite_or_nan(row.get("avg", next(iter(row.values()), None)))
 
 
+def _strip_unit(name: str) -> str:
+    return UNIT.sub("", name).strip()
+
+
+def _name_time_per_token(
+    values: Mapping[str, object], inter_token: Distribution | None
+) -> dict[str, object]:
+    """What the row ITL of a table is, with the names of the table."""
+    if "tpot" in values:
+        return {} if inter_token is None else {"itl": inter_token}
+    named: dict[str, object] = {"tpot_name": "ITL", "itl_name": "ICL"}
+    return named if inter_token is None else {**named, "tpot": inter_token}
+
+
 def _field(name: str, fields: Mapping[str, tuple[str, ...]]) -> str:
     """Finds a field by the words before the unit."""
-    words = UNIT.sub("", name).strip()
+    words = _strip_unit(name)
     return next((field for field, names in fields.items() if words in names), "")

@@ -25,6 +25,7 @@ from locust_llm.lab.interop.audit import (
     check_token_throughput,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.lab.interop.read_printed_tables import read_tables
 from locust_llm.report.console_summary import format_ending
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_console
@@ -364,3 +365,53 @@ def test_large_numbers_have_no_power_of_ten() -> None:
     )
     (found,) = check_token_throughput(figures)
     assert found.arithmetic == ("100 requests/s x 250 output tokens = 25,000/s; reported: 25,000/s")
+
+
+def named_metrics(figures: Figures) -> set[str]:
+    """The metrics that the findings name."""
+    words = " ".join(finding.arithmetic for finding in audit_figures(figures))
+    return {name for name in ("TPOT", "ITL", "ICL") if f"{name} " in words or f"{name}:" in words}
+
+
+def test_metrics_have_the_names_of_their_tool(tmp_path: Path) -> None:
+    """Time per token of a request, and the gaps between chunks: AIPerf and this tool call them ITL
+    and ICL, vllm bench TPOT and ITL."""
+    times = {"unit": "ms", "avg": 20.0, "p50": 20.0, "p99": 30.0}
+    aiperf = {
+        "request_latency": {**times, "avg": 900.0, "p50": 900.0, "p99": 999.0},
+        "inter_token_latency": times,
+        "inter_chunk_latency": {**times, "p50": 21.0},
+    }
+    (tmp_path / "a.json").write_text(json.dumps(aiperf))
+    (of_aiperf,) = read_foreign_results.read_figures(tmp_path / "a.json")
+    assert (of_aiperf.tpot.percentiles[50.0], of_aiperf.itl.percentiles[50.0]) == (0.02, 0.021)
+    assert named_metrics(of_aiperf) == {"ITL", "ICL"}
+    vllm = {
+        "request_throughput": 1.0, "completed": 100, "mean_ttft_ms": 50.0,
+        "mean_tpot_ms": 20.0, "p50_tpot_ms": 20.0, "p99_tpot_ms": 30.0,
+        "mean_itl_ms": 20.0, "p50_itl_ms": 21.0, "p99_itl_ms": 30.0,
+    }  # fmt: skip
+    (tmp_path / "v.json").write_text(json.dumps(vllm))
+    (of_vllm,) = read_foreign_results.read_figures(tmp_path / "v.json")
+    assert named_metrics(of_vllm) == {"TPOT", "ITL"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "tpot_s", "itl_s", "names"),
+    [
+        ({"ITL (ms)": 20, "ICL (ms)": 21}, 0.02, 0.021, ("ITL", "ICL")),
+        ({"Inter Token Latency (ms)": 20, "Inter Chunk Latency (ms)": 21}, 0.02, 0.021,
+         ("ITL", "ICL")),
+        ({"ITL (ms)": 21, "TPOT (ms)": 20}, 0.02, 0.021, ("TPOT", "ITL")),
+        ({"TPOT (ms)": 20}, 0.02, None, ("TPOT", "ITL")),
+    ],
+)  # fmt: skip
+def test_rows_of_a_printed_table_keep_their_names(
+    rows: dict[str, int], tpot_s: float, itl_s: float | None, names: tuple[str, str]
+) -> None:
+    lines = [f"| {name} | {value} | {value} |" for name, value in {"TTFT (ms)": 50, **rows}.items()]
+    (load,) = read_tables("\n".join(["| Metric | avg | p99 |", *lines]))
+    assert (load.tpot.avg, load.itl.avg) == (
+        pytest.approx(tpot_s), None if itl_s is None else pytest.approx(itl_s)
+    )  # fmt: skip
+    assert (load.tpot_name, load.itl_name) == names
