@@ -134,8 +134,8 @@ load goes on, as a response before it took longer; over a second, as no response
 _START_REASONS: Final = {
     BY_RESPONSE_TIME: ", the response time of a single request, measured before the load",
     BY_EARLIER_PHASE: ", the mean response time of the phase before",
-    BY_RUN_TIME: ", a tenth of the time, because a response before it took longer",
-    BY_WARMUP: ", half of the warmup, because a response before it took longer",
+    BY_RUN_TIME: ", a tenth of the planned time, because an earlier response took longer than that",
+    BY_WARMUP: ", half of the warmup, because an earlier response took longer than that",
     UNMEASURED: ", because no response time was measured before the load",
 }
 

@@ -408,6 +408,11 @@ def _basis(summary: Summary, run: Run, *, causes: bool) -> str:
     of_most = not summary.swept and survivors is None
     if well and of_most and summary.examination is None and first is not None:
         sentences += _uncertainty(first, summary, run)
+    if run.settings.looks and any(result.low is not None for result in summary.slos):
+        times = format_count(len(run.settings.looks), "time")
+        sentences.append(
+            f"95% intervals are wider than without --until-decided, which judges up to {times}"
+        )
     if summary.client is not None and not summary.staged:
         named = ", ".join(summary.client.signals)
         why = f" ({named})" if causes and named else ""

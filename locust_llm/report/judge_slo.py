@@ -609,8 +609,8 @@ def _is_upper_assumed(rule: Rule) -> bool:
 
 def _describe_assumption(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
     """Of a percentile ``fewer than 20 independent values lie beyond p95, so the upper end is an
-    assumption: as the largest values fall off``; of a mean ``the values vary too much, so the upper
-    end is an assumption: from the mean of the largest 50%``; of either that the largest values may
+    assumption: rarer values are taken to follow the trend of the largest ones``; of a mean ``the
+    values vary too much, so the upper end is an assumption: it is computed from the mean of the largest 50%``; of either that the largest values may
     all be of one burst. Empty: the values show that end."""
     up = _is_upper_assumed(rule)
     end = None if found.ends is None else found.ends[1 if up else 0]
@@ -628,17 +628,17 @@ def _describe_assumption(rule: Rule, found: ObservedValue, seen: Evaluation) -> 
         where = "beyond" if up else "below"
         why = f"fewer than {TAIL_VALUES:.0f} independent values lie {where} {rule.stat}"
     if found.basis == EndBasis.ERROR:
-        basis = f"as the {which} values fall off"
+        basis = f"rarer values are taken to follow the trend of the {which} ones"
     elif found.basis == EndBasis.MEAN:
-        basis = f"from the mean of {slowest}"
+        basis = f"it is computed from the mean of {slowest}"
     elif found.basis == EndBasis.MEAN_OF_BURST:
         why = f"{slowest} of the values may all be of one burst"
-        basis = "from their mean"
+        basis = "it is computed from their mean"
     elif up:
         times = find_most_times_largest(found.count, len(seen.run.settings.looks) or 1)
-        basis = f"{times:.3g} times the largest value"
+        basis = f"it is {times:.3g} times the largest value"
     else:
-        basis = "from the smallest value"
+        basis = "it is computed from the smallest value"
     return f"{why}, so the {side} {ASSUMED_END}: {basis}"
 
 

@@ -350,7 +350,7 @@ def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
         return ""
     before = compute_cached_share(base)
     after = compute_cached_share(run)
-    if before is None or after is None or abs(after - before) <= MAX_CACHED_DIFFERENCE:
+    if before is None or after is None or round(abs(after - before), 9) <= MAX_CACHED_DIFFERENCE:
         return ""
     return (
         f"{before:.0%} of the input tokens were cached in the base and {after:.0%} here, because "

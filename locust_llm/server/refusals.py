@@ -172,7 +172,7 @@ def explain_refused_request(status: int, message: str, settings: Settings, *, ke
     quoted = f", {strip_web_page(message).rstrip('.')}" if message else ""
     return (
         f"the first request to {settings.endpoint} failed: HTTP {status}{quoted}; "
-        f"{advice or 'to skip it, use --no-probe'}"
+        f"{advice or 'to start without this request, use --no-probe'}"
     )
 
 

@@ -51,7 +51,8 @@ def test_over_at_most_a_tenth_of_the_run() -> None:
     assert start == UserStart(users=32, over_s=6.0, by="run_time")
     assert (
         str(start)
-        == "32 users started over 6 s, a tenth of the time, because a response before it took longer."
+        == "32 users started over 6 s, a tenth of the planned time, because an earlier response took "
+        "longer than that."
     )
     assert plan(6.0, cut=True, run_time_s=60) == start
     assert plan(9.0).over_s == 9.0  # without -t nothing bounds it
@@ -71,7 +72,7 @@ def test_over_at_most_half_of_a_warmup_whose_load_goes_on() -> None:
     start = plan(20.0, **own)
     assert (start.over_s, start.by) == (15.0, "warmup")
     assert str(start).endswith(
-        "over 15 s, half of the warmup, because a response before it took longer."
+        "over 15 s, half of the warmup, because an earlier response took longer than that."
     )
     assert plan(15.0, cut=True, **own) == start
 

@@ -604,6 +604,9 @@ def test_one_figure_has_one_interval_on_the_console_and_in_its_rule(
     assert row.intervals[95.0] == pytest.approx((rule.low * 1e3, rule.high * 1e3))
     text = format_ending(summary, run, "reports/by-hand")
     assert f"TTFT p95 {format_interval(rule)} (95% interval)" in text
+    # after 60, 90, 135, 202, 303, 455 and 600 s
+    wider = "95% intervals are wider than without --until-decided, which judges up to 7 times"
+    assert (wider in " ".join(text.split())) == bool(looks)
     assert "\N{PLUS-MINUS SIGN}" not in text
 
 

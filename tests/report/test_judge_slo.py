@@ -418,7 +418,7 @@ def test_a_percentile_beyond_all_values_goes_by_their_spread() -> None:
     assert 50 < found.high < 200
     assert found.reason == (
         "fewer than 20 independent values lie beyond p50, so the upper end is "
-        "an assumption: as the largest values fall off"
+        "an assumption: rarer values are taken to follow the trend of the largest ones"
     )
     assert judged("ttft p50 < 0.2s", turns).reason == found.reason  # in the unit of the table
     assert judged("ttft p99 < 500ms", steps(300)).status == "PASS"
@@ -430,15 +430,15 @@ def test_a_percentile_beyond_all_values_goes_by_their_spread() -> None:
     assert failed_rule.high is not None
     assert failed_rule.reason == (
         "fewer than 20 independent values lie beyond p99, so the upper end "
-        "is an assumption: as the largest values fall off"
+        "is an assumption: rarer values are taken to follow the trend of the largest ones"
     )
 
 
 @pytest.mark.parametrize(
     ("slow_ms", "high_ms", "by"),
     [
-        (list(range(20, 47)), 72.9, "1.58 times the largest value"),
-        ([20, 21, 22] * 6 + [46], 44.4, "from the mean of the largest 5%"),
+        (list(range(20, 47)), 72.9, "it is 1.58 times the largest value"),
+        ([20, 21, 22] * 6 + [46], 44.4, "it is computed from the mean of the largest 5%"),
     ],
 )
 def test_a_limit_far_beyond_all_values_is_kept(slow_ms: list[int], high_ms: float, by: str) -> None:
@@ -466,14 +466,14 @@ def test_a_limit_far_beyond_all_values_is_kept(slow_ms: list[int], high_ms: floa
     [
         pytest.param(
             "ttft avg < 90s", [100] * 200 + [300] * 200, 400,
-            "the values vary too much, so the upper end is an assumption: from the mean of the "
+            "the values vary too much, so the upper end is an assumption: it is computed from the mean of the "
             "largest 50%",
             id="a mean: the larger half is 300 ms, 100 above the median",
         ),
         pytest.param(
             "ttft p99 < 90s", [100] * 80 + [300] * 19 + [301], 301 + 10 * 201,
             "fewer than 20 independent values lie beyond p99, so the upper end is an assumption: "
-            "from the mean of the largest 1%",
+            "it is computed from the mean of the largest 1%",
             id="one value beyond p99: ten times as far above the median, not times the largest",
         ),
         pytest.param(
@@ -481,7 +481,7 @@ def test_a_limit_far_beyond_all_values_is_kept(slow_ms: list[int], high_ms: floa
             [100, 105, 110] * 33 + [100 * waits for waits in range(1, 51)] + [100, 105, 110] * 84,
             None,
             "the largest 5% of the values may all be of one burst, so the upper end is an "
-            "assumption: from their mean",
+            "assumption: it is computed from their mean",
             id="one queue, whose waits grow to 50",
         ),
     ],

@@ -101,7 +101,7 @@ def test_annotations() -> None:
         "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 20.1ms::observed 20ms (95%25 interval "
         "20ms to 21.36ms, of 200 values): its 95%25 interval crosses the limit, a longer run may "
         "decide it; fewer than 20 independent values lie beyond p99, so the upper end is an "
-        "assumption: as the largest values fall off\n",
+        "assumption: rarer values are taken to follow the trend of the largest ones\n",
     ]  # fmt: skip
     assert [line.partition("::With ")[0] for line in lines[3:]] == [
         "::notice title=locust-llm%3A SLO FAIL"

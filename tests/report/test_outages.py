@@ -1,4 +1,4 @@
-"""Outages: when nothing answered, by pencil."""
+"""Outages: when no request was answered, by pencil."""
 
 import msgspec
 import numpy as np

@@ -649,3 +649,22 @@ def test_the_first_line_has_the_words_of_the_table_for_values_without_a_differen
         "same against base: no significant difference in 1 metric, 1 too few to tell, 1 cannot be "
         "compared."
     )
+
+
+@pytest.mark.parametrize(("cached", "named"), [(500, False), (520, False), (521, True)])
+def test_cached_input_that_differs_by_more_than_two_points_is_named(
+    tmp_path: Path, cached: int, named: bool
+) -> None:
+    """500 of 1,000 tokens are cached in the base. The runs have other words."""
+    base, run = (
+        [replace(one, input_tokens=1000, cached_tokens=tokens) for one in drawn(1, count=200)]
+        for tokens in (500, cached)
+    )
+    folders = [
+        a_folder(tmp_path / "base", base, a_run(random_seed=7)),
+        a_folder(tmp_path / "run", run, a_run(random_seed=8)),
+    ]
+    (pair,) = compare_folders(folders).runs
+    found = [text for text in pair.warnings if "cached input" in text]
+    assert bool(found) == named
+    assert all("50.0%" in text and "52.1%" in text for text in found)

@@ -349,7 +349,7 @@ def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None
 @pytest.mark.parametrize(
     ("status", "hint"),
     [
-        (400, "to skip it, use --no-probe"),
+        (400, "to start without this request, use --no-probe"),
         (404, "the server has no /v1/chat/completions: check --endpoint and --endpoint-type"),
     ],
 )

@@ -46,8 +46,8 @@ def describe_leaks(isolation: AnswerIsolation) -> str:
         return f"Isolation was not checked: no prompt of {answers} has a session marker."
     if isolation.sensitivity < LEAST_SENSITIVITY:
         return (
-            f"No leak in {answers}, but leaks could hardly be seen: their own marker "
-            f"is in {isolation.repeated:,} of them."
+            f"No leak in {answers}, but leaks could hardly be seen: {isolation.repeated:,} of them "
+            "repeat their own session marker."
         )
     return (
         f"No leak in {answers}; a swapped answer would have shown in "

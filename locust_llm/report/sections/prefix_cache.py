@@ -268,7 +268,7 @@ def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
     if of.delivered is None:
         why = "vLLM does with --enable-prompt-tokens-details"
         yield f"The server does not report cached tokens in usage ({why})."
-    if of.implied is not None and abs(of.implied - of.asked) > MAX_OFF:
+    if of.implied is not None and _is_off(of.implied, of.asked):
         full = of.capacity is not None and of.working_set > of.capacity
         why = (
             f"the working set of {of.working_set:,} tokens does not fit into the cache of "
@@ -282,7 +282,7 @@ def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
             f"WARNING: {of.asked:.1%} of the input tokens should come from the prefix cache, but "
             f"these prompts allow {of.implied:.1%}: {why}."
         )
-    if observed is not None and of.implied is not None and abs(observed - of.implied) > MAX_OFF:
+    if observed is not None and of.implied is not None and _is_off(observed, of.implied):
         yield (
             f"WARNING: the prompts allow that {of.implied:.1%} of the input tokens come from the "
             f"prefix cache, but the observed hit rate is {observed:.1%}: "
@@ -293,6 +293,11 @@ def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
                 else "it finds more tokens than the shared prefixes have."
             )
         )
+
+
+def _is_off(one: float, other: float) -> bool:
+    """Rounded, as 52% and 50% are two points apart, and not more."""
+    return round(abs(one - other), 9) > MAX_OFF
 
 
 def _percent(share: float | None) -> str:

@@ -38,7 +38,10 @@ def _observe_leaks(isolation: AnswerIsolation) -> ObservedValue:
     if not isolation.marked:
         return ObservedValue(None, note="no prompt has a session marker")
     if isolation.sensitivity < LEAST_SENSITIVITY or isolation.most_swapped is None:
-        note = f"leaks could hardly be seen: their own marker is in {isolation.repeated:,} of {answers}"
+        note = (
+            f"{isolation.repeated:,} of {answers} repeat their own session marker, so leaks could "
+            "hardly be seen"
+        )
         return ObservedValue(None, count=isolation.answers, note=note)
     most = format_brief(100 * isolation.most_swapped, "%", 2)
     note = f"at most {most} of {answers} were swapped (95%)"

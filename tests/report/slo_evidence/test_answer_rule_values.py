@@ -79,8 +79,8 @@ def test_a_leak_into_a_reference_answer_fails_too() -> None:
 @pytest.mark.parametrize(
     ("records", "reason"),
     [
-        (answers(200, repeated=1), "leaks could hardly be seen: their own marker is in 1 "
-            "of 200 answers"),
+        (answers(200, repeated=1), "1 of 200 answers repeat their own session marker, so leaks could "
+            "hardly be seen"),
         ([checked(1, marker=None)], "no prompt has a session marker"),
         ([checked(1, searched=False)], "no answer was searched for session markers"),
     ],
