@@ -408,7 +408,8 @@ def _basis(summary: Summary, run: Run, *, causes: bool) -> str:
     of_most = not summary.swept and survivors is None
     if well and of_most and summary.examination is None and first is not None:
         sentences += _uncertainty(first, summary, run)
-    if run.settings.looks and any(result.low is not None for result in summary.slos):
+    several = len(run.settings.looks) > 1  # a plain run with -t has one, at its end
+    if several and any(result.low is not None for result in summary.slos):
         times = format_count(len(run.settings.looks), "time")
         sentences.append(
             f"95% intervals are wider than without --until-decided, which judges up to {times}"
