@@ -230,12 +230,14 @@ def _describe_unsplit_time(server: ServerTime) -> str:
     share = _find_unsplit_share(server)
     if not share:
         return ""
+    whole_ms = server.unsplit_of * server.unsplit_ms
     return (
         f" {format_count(server.unsplit_of, 'first token')} arrived within the time of these "
-        f"readings, after {_format_ms(server.unsplit_ms)} on average. {share:.0%} of that time is "
-        "neither queue nor prefill in these histograms: it is other work, or belongs to requests "
-        "that the server has not counted. A server counts queue and prefill only when a request ends, and many servers never count "
-        "cancelled requests."
+        f"readings, after {_format_ms(server.unsplit_ms)} on average and {_format_ms(whole_ms)} in "
+        f"sum. Queue and prefill of the {format_count(server.count, 'counted request')} are "
+        f"{_format_ms((1 - share) * whole_ms)} of this sum, and {share:.0%} are other work, or "
+        "belong to requests that the server has not counted. A server counts queue and prefill "
+        "only when a request ends, and many servers never count cancelled requests."
     )
 
 
