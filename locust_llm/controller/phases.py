@@ -83,7 +83,7 @@ class PhaseRunner:
         self._context, self._users, self._shutdown = context, users, shutdown
         self._settings, self._store, self._time = context.settings, context.store, context.time
         settings, stages = context.settings, context.settings.staged
-        self.sends = RequestsInFlight()
+        self.sends = RequestsInFlight(context.time.now)
         starts_anew = not (settings.open_loop or stages or settings.warmup_goes_on)
         first_wave = (settings.users or 0) if starts_anew else 0
         self.abort = EarlyStop(
@@ -584,11 +584,17 @@ class PhaseRunner:
             decoding=status.decoding,
         ):
             self._hold_rules_against(record)
+        self._judge_first_requests()
 
     def end_count(self, worker: str) -> None:
         """A process has ended, and has nothing under way."""
         for record in self.sends.end(worker):
             self._hold_rules_against(record)
+        self._judge_first_requests()
+
+    def _judge_first_requests(self) -> None:
+        workers = self._context.workers.active()
+        self._store.judge_first_requests(self.sends.settled_unix_s(workers))
 
     def _hold_rules_against(self, record: Record) -> None:
         if self.stages is None or record.stage == self.stages.number:

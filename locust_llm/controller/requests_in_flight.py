@@ -9,9 +9,16 @@ the moment of its own clock.
 """
 
 import heapq
+import math
+import time
 from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from locust_llm.records.record import Record
+
+CLOCKS_S: Final = 0.1
+"""The clocks of two processes, by the arrival of their reports, are at most so far apart."""
 
 
 class ProcessInFlight:
@@ -33,6 +40,10 @@ class ProcessInFlight:
         self._held: list[tuple[float, int, Record]] = []
         """The records of requests that were admitted after the last report."""
         self._count = 0
+        self._unix_offset_s = math.inf
+        """From its clock to Unix time: that of the report that took the least time to come."""
+        self._settled_at = -math.inf
+        """All that was admitted up to then is over, and has its record here."""
 
     def over(self, record: Record) -> None:
         self._count += 1
@@ -40,31 +51,55 @@ class ProcessInFlight:
         heapq.heappush(self._held, (_entered(record), self._count, record))
 
     def report(
-        self, at: float, admitted: int, over: int, waiting: int, decoding: int
+        self,
+        at: float,
+        received_unix_s: float,
+        admitted: int,
+        over: int,
+        waiting: int,
+        decoding: int,
     ) -> list[Record]:
         """Take a report. Returns the records that may be counted from now on."""
+        self._unix_offset_s = min(self._unix_offset_s, received_unix_s - at)
         self._over = over
         self.waiting, self.decoding, self._reported_at = waiting, decoding, at
         self._at.append(at)
         self._open.append(admitted - self._admitted)
         self._admitted = admitted
-        records = list[Record]()
-        while self._held and self._held[0][0] <= at:
-            entered, _, record = heapq.heappop(self._held)
-            if record.admitted_at is not None:
-                self._open[bisect_left(self._at, entered)] -= 1
-            records.append(record)
+        records = self._take_held(at)
         begun = next((i for i, count in enumerate(self._open) if count), len(self._open))
+        if begun:
+            self._settled_at = self._at[begun - 1]
         del self._at[:begun], self._open[:begun]
         return records
 
     def end(self) -> list[Record]:
         """The process sends nothing any more, and has nothing under way. Returns the records that
         were not counted yet."""
-        records = [record for *_, record in sorted(self._held, key=lambda held: held[:2])]
+        records = self._take_held(math.inf)
+        if not any(self._open):  # else it was lost, and nobody knows what became of them
+            self._settled_at = math.inf
         self.waiting = self.decoding = 0
-        self._at, self._open, self._held = [], [], []
+        self._at, self._open = [], []
         return records
+
+    def _take_held(self, until: float) -> list[Record]:
+        """The records of requests that were admitted up to then, which are not under way."""
+        records = list[Record]()
+        while self._held and self._held[0][0] <= until:
+            entered, _, record = heapq.heappop(self._held)
+            place = bisect_left(self._at, entered)
+            if record.admitted_at is not None and place < len(self._open):
+                self._open[place] -= 1
+            records.append(record)
+        return records
+
+    @property
+    def settled_unix_s(self) -> float:
+        """All that it sent before then is over, and has its record here."""
+        if self._settled_at == -math.inf:
+            return -math.inf
+        return self._settled_at + self._unix_offset_s - CLOCKS_S
 
     @property
     def open(self) -> int:
@@ -81,7 +116,9 @@ class ProcessInFlight:
 class RequestsInFlight:
     """The requests of all processes of a run. Times are on each process's own monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        """``now`` gives Unix seconds."""
+        self._now = now
         self._processes: dict[str, ProcessInFlight] = {}
 
     def over(self, record: Record) -> None:
@@ -101,11 +138,17 @@ class RequestsInFlight:
         """Take the report of a process at a moment: admitted requests, finished ones, waiting ones
         at its gate, and decoding ones. Returns the records that may be counted from now on, in the
         order of their sends."""
-        return self._of(worker).report(at, admitted, over, waiting, decoding)
+        return self._of(worker).report(at, self._now(), admitted, over, waiting, decoding)
 
     def end(self, worker: str) -> list[Record]:
         """A process has ended. Returns the records that were not counted yet."""
         return self._of(worker).end()
+
+    def settled_unix_s(self, workers: Iterable[str]) -> float:
+        """All that these and earlier processes sent before then is over, and has its record
+        here."""
+        known = {*self._processes, *workers}
+        return min((self._of(worker).settled_unix_s for worker in known), default=-math.inf)
 
     @property
     def open(self) -> int:

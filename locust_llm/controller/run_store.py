@@ -235,8 +235,7 @@ class RunStore:
         self.totals.add(record)
         if self.answer_tally is not None:
             self.answer_tally.add(record)
-        if all_failed := self._first.add(record):
-            self.add_note(f"WARNING: {self._why(all_failed)}")
+        self._first.add(record)
         if record.failed and not self._out_of_memory and advise_on_memory(record.error, None):
             self._out_of_memory = record.error
         if news := self.buffering.add(record):
@@ -261,6 +260,12 @@ class RunStore:
             return
         self._answer_faults.write(line)
         self._answer_faults.flush()
+
+    def judge_first_requests(self, settled_unix_s: float) -> None:
+        """Warn if all of the first requests have failed. What was sent before ``settled_unix_s``
+        has ended."""
+        if all_failed := self._first.judge(settled_unix_s):
+            self.add_note(f"WARNING: {self._why(all_failed)}")
 
     def _why(self, failed: Sequence[tuple[Record, int]]) -> str:
         """The line on failed first requests: each kind with what to do about it."""

@@ -2,11 +2,12 @@
 bounded number, and runs that begin with failures."""
 
 import re
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from .outcomes import OK, is_answer, is_unanswered
+from .outcomes import is_answer, is_unanswered
 from .record import Record
 
 MAX_MESSAGE_CHARS: Final = 300
@@ -58,29 +59,42 @@ class FailureKinds:
 
 
 class FirstRequests:
-    """The first requests of a run. If all fail, their kinds are printed in full."""
+    """The requests of a run that were sent first. If all fail, their kinds are printed in full.
+    Records come in the order in which requests end, and a refusal ends before any answer can."""
 
     def __init__(self) -> None:
-        self._seen = 0
-        self._failed: dict[tuple[str, str], tuple[Record, int]] = {}
-        """For each kind, the first record and their number."""
+        self._first: list[Record] = []
+        """Of the records so far, those of the first sends in their order, at most ``FIRST``."""
+        self._judged = False
 
-    def add(self, record: Record) -> tuple[tuple[Record, int], ...]:
-        """Add a record. With the last of the first requests, if all have failed, returns each
-        kind's first record and number, the most frequent first. Else it returns nothing."""
-        self._seen += 1
-        if self._seen > FIRST:
+    def add(self, record: Record) -> None:
+        if self._judged:
+            return
+        insort(self._first, record, key=_sent_unix_s)
+        del self._first[FIRST:]
+
+    def judge(self, settled_unix_s: float) -> tuple[tuple[Record, int], ...]:
+        """If all of the first requests have failed, returns once each kind's first record and
+        number, the most frequent first. Else it returns nothing. All that was sent before
+        ``settled_unix_s`` has ended and was added, so no open request is among the first."""
+        if self._judged or len(self._first) < FIRST:
             return ()
-        if record.outcome == OK:
-            self._seen = FIRST
-        if not record.failed:
+        if self._first[-1].sent_unix_s >= settled_unix_s:
             return ()
-        kind = record.outcome, generalise_failure_message(record.error)
-        first, count = self._failed.get(kind, (record, 0))
-        self._failed[kind] = first, count + 1
-        if self._seen < FIRST or sum(count for _, count in self._failed.values()) < FIRST:
+        self._judged = True
+        records, self._first = self._first, []
+        if not all(record.failed for record in records):
             return ()
-        return tuple(sorted(self._failed.values(), key=lambda entry: -entry[1]))
+        kinds: dict[tuple[str, str], tuple[Record, int]] = {}
+        for record in records:
+            kind = record.outcome, generalise_failure_message(record.error)
+            first, count = kinds.get(kind, (record, 0))
+            kinds[kind] = first, count + 1
+        return tuple(sorted(kinds.values(), key=lambda entry: -entry[1]))
+
+
+def _sent_unix_s(record: Record) -> float:
+    return record.sent_unix_s
 
 
 class SilenceDetector:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.controller.early_stop import SURE, EarlyStop
-from locust_llm.controller.requests_in_flight import RequestsInFlight
+from locust_llm.controller.requests_in_flight import CLOCKS_S, RequestsInFlight
 from locust_llm.records.record import Record
 from locust_llm.slo.rules import parse_rule
 
@@ -97,6 +97,54 @@ def test_how_many_are_under_way_for_how_long() -> None:
     assert sends.older(2.5, silent=True) == 3
     sends.report("local", 5.0, admitted=10, over=3, decoding=1)  # two records are on their way here
     assert sends.older(3.5) == 2
+
+
+def test_since_when_a_request_is_under_way() -> None:
+    """Reports come in the moment they are made, at Unix time 1000 more. Two requests are admitted
+    by 1 s and two by 2 s. The first two end, then the others."""
+    clock = iter([1001.0, 1002.0, 1003.0, 1004.0])
+    sends = RequestsInFlight(lambda: next(clock))
+    assert sends.settled_unix_s([]) == -math.inf
+    sends.report("local", 1.0, admitted=2, over=0)
+    assert sends.settled_unix_s([]) == -math.inf
+    sends.over(request(0.5, 0.1, ok=False))
+    sends.report("local", 2.0, admitted=4, over=1)
+    assert sends.settled_unix_s([]) == -math.inf  # the other one of the first two
+    sends.over(request(0.6, 2.0, ok=True))
+    sends.report("local", 3.0, admitted=4, over=2)
+    assert sends.settled_unix_s([]) == 1001.0 - CLOCKS_S
+    sends.over(request(1.5, 0.1, ok=False))
+    sends.over(request(1.6, 0.1, ok=False))
+    sends.report("local", 4.0, admitted=4, over=4)
+    assert sends.settled_unix_s([]) == 1004.0 - CLOCKS_S
+    assert sends.settled_unix_s(["another"]) == -math.inf  # it sends, and has not reported
+    sends.end("another")
+    sends.end("local")
+    assert sends.settled_unix_s(["another"]) == math.inf
+
+
+def test_what_a_lost_process_had_under_way_is_never_known() -> None:
+    """Each had sent two requests by 1 s. All of a and one of b have their records."""
+    sends = RequestsInFlight(lambda: 1000.0)
+    sends.report("a", 1.0, admitted=2, over=0)
+    sends.over(request(0.5, 0.1, ok=False, worker="a"))
+    sends.over(request(0.6, 0.1, ok=False, worker="a"))
+    sends.end("a")
+    assert sends.settled_unix_s("a") == math.inf
+    sends.report("b", 1.0, admitted=2, over=0)
+    sends.over(request(0.5, 0.1, ok=False, worker="b"))
+    sends.end("b")
+    assert sends.settled_unix_s("ab") == -math.inf
+
+
+def test_the_clock_of_a_process_is_taken_from_the_report_that_came_soonest() -> None:
+    """Its clock began at Unix time 500. One report takes 2 s to come, the next none."""
+    clock = iter([512.0, 520.0])
+    sends = RequestsInFlight(lambda: next(clock))
+    sends.report("b", 10.0, admitted=0, over=0)
+    assert sends.settled_unix_s([]) == 512.0 - CLOCKS_S
+    sends.report("b", 20.0, admitted=0, over=0)
+    assert sends.settled_unix_s([]) == 520.0 - CLOCKS_S
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5), st.sampled_from("ab")), max_size=40))

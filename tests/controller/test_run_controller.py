@@ -15,7 +15,7 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.exports import as_json, span
 from support.loop_watch import HELD_S, loop_watched
-from support.records import answered
+from support.records import answered, failed
 from support.virtual_time import UNIX, VirtualTime, turn
 
 from locust_llm.controller import phases, stage_runner
@@ -28,6 +28,7 @@ from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.journal import Journal
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
+from locust_llm.records.record import Record
 from locust_llm.records.report_result import ReportResult, RuleAtLook
 from locust_llm.records.run_facts import (
     DecidedRule,
@@ -442,6 +443,61 @@ def test_a_ramp_goes_no_further_than_its_phase(begun: Any, end: str) -> None:
         drain.join(5)
     time.advance(60.0)
     assert control.limit == (9 if end == "the next phase" else 1)
+
+
+def all_first_failed(control: Controller) -> list[str]:
+    return [note for note in control.facts().notes if "each of the first 10" in note]
+
+
+def record_at(time_s: float, number: int, worker: str, *, ok: bool) -> Record:
+    """Admitted and sent then. A refusal is over at once, an answer after 3 s."""
+    stamps = {"asked_at": time_s, "admitted_at": time_s, "clock_offset_s": UNIX, "worker": worker}
+    name = f"{worker}{number}"
+    if ok:
+        return answered(3_000, id=name, sent_at=time_s, **stamps)
+    return failed(
+        "unavailable", id=name, sent_at=time_s, status=503, closed_at=time_s, error="busy", **stamps
+    )
+
+
+def test_a_server_that_only_refuses_what_is_too_much_raises_no_alarm(begun: Any) -> None:
+    """Worker a sends 8 requests in second 1, and b 20 in second 1.5 that are refused instantly. While a's are open, and after they ended well, the run has no such note."""
+    time = VirtualTime()
+    control = begun(Master("a", "b"), time=time)
+    time.advance(2.0)
+    for number in range(20):
+        control.records.add(record_at(1.5, number, "b", ok=False))
+    for _ in range(2):
+        control.on_status("b", status(at=time.at, admitted=20, over=20))
+        assert all_first_failed(control) == []  # nothing is known of a
+        control.on_status("a", status(at=time.at, admitted=8))
+        assert all_first_failed(control) == []
+        time.advance(1.0)
+    for number in range(8):
+        control.records.add(record_at(1.0, number, "a", ok=True))
+    control.on_status("a", status(at=time.at, admitted=8, over=8))
+    control.on_status("b", status(at=time.at, admitted=20, over=20))
+    assert all_first_failed(control) == []
+
+
+def test_a_server_that_fails_from_the_start_raises_the_alarm_with_the_next_statuses(
+    begun: Any,
+) -> None:
+    """Five requests of each worker fail in second 1. Later ones change nothing."""
+    time = VirtualTime()
+    control = begun(Master("a", "b"), time=time)
+    for worker in "ab":
+        for number in range(5):
+            control.records.add(record_at(1.0, number, worker, ok=False))
+    time.advance(1.25)
+    control.on_status("a", status(at=1.25, admitted=5, over=5))
+    assert all_first_failed(control) == []
+    control.on_status("b", status(at=1.25, admitted=5, over=5))
+    (note,) = all_first_failed(control)
+    assert note.startswith("WARNING: each of the first 10 requests failed: 10 x unavailable: busy")
+    time.advance(0.5)
+    control.on_status("b", status(at=1.75, admitted=6, over=5))
+    assert all_first_failed(control) == [note]
 
 
 # -- records and the end ---------------------------------------------------------------------------

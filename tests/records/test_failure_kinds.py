@@ -1,5 +1,7 @@
 """Failures told apart: few kinds whatever a server writes."""
 
+import math
+
 from msgspec.structs import replace
 from support.records import UNIX, answered
 from support.records import failed as a_failure
@@ -65,26 +67,57 @@ def test_names_stay_few_whatever_a_server_writes() -> None:
     assert kinds.name("reset", "another") == ("reset: another", True)
 
 
-def failed(message: str) -> Record:
-    return replace(answered(1), outcome="http_status", error=message)
+ALL_ENDED = math.inf
+
+
+def failed(message: str, sent_at: float = 10.0) -> Record:
+    return replace(answered(1, sent_at=sent_at), outcome="http_status", error=message)
+
+
+def add_all(first: FirstRequests, *records: Record) -> None:
+    for record in records:
+        first.add(record)
 
 
 def test_first_requests_that_all_fail_are_known_once() -> None:
     first = FirstRequests()
-    messages = [f"HTTP 404: no {number}" for number in range(7)] + ["HTTP 500: died"] * 3
-    known = [first.add(failed(message)) for message in messages]
-    assert known[:-1] == [()] * 9
-    assert [(record.error, count) for record, count in known[-1]] == [
+    messages = [f"HTTP 404: no {number}" for number in range(7)] + ["HTTP 500: died"] * 2
+    add_all(first, *(failed(message) for message in messages))
+    assert first.judge(ALL_ENDED) == ()  # nine
+    first.add(failed("HTTP 500: died"))
+    assert [(record.error, count) for record, count in first.judge(ALL_ENDED)] == [
         ("HTTP 404: no 0", 7),
         ("HTTP 500: died", 3),
     ]
-    assert [first.add(failed("HTTP 404: no")) for _ in range(FIRST)] == [()] * FIRST
+    add_all(first, *[failed("HTTP 404: no")] * FIRST)
+    assert first.judge(ALL_ENDED) == ()
 
 
 def test_one_that_succeeds_among_them_is_enough() -> None:
     first = FirstRequests()
-    records = [failed("HTTP 404: no")] * 9 + [answered(1)] + [failed("HTTP 404: no")] * 20
-    assert [first.add(record) for record in records] == [()] * 30
+    add_all(first, *[failed("HTTP 404: no")] * 9, answered(1))
+    assert first.judge(ALL_ENDED) == ()
+    add_all(first, *[failed("HTTP 404: no")] * 20)
+    assert first.judge(ALL_ENDED) == ()
+
+
+def test_refusals_that_end_before_the_first_answers_are_not_the_first_requests() -> None:
+    """Eight are sent in seconds 10 to 17 and answered much later. Twenty from second 20 on are
+    refused instantly, so their records are first. All sent by second 10 has ended."""
+    first = FirstRequests()
+    add_all(first, *(failed("HTTP 503: busy", 20.0 + number) for number in range(20)))
+    assert first.judge(UNIX + 10.0) == ()
+    add_all(first, *(answered(60_000, sent_at=10.0 + number) for number in range(8)))
+    assert first.judge(ALL_ENDED) == ()
+
+
+def test_the_alarm_waits_for_those_that_were_sent_before_the_last_of_them() -> None:
+    """Ten are sent in seconds 10 to 19, and fail. Of second 19 all is known only after it."""
+    first = FirstRequests()
+    add_all(first, *(failed("HTTP 503: busy", 10.0 + number) for number in range(10)))
+    assert first.judge(UNIX + 19.0) == ()
+    ((record, count),) = first.judge(UNIX + 19.5)
+    assert (record.sent_at, count) == (10.0, 10)
 
 
 def test_a_server_that_falls_silent_and_comes_back_has_a_line_each() -> None:
