@@ -42,7 +42,13 @@ from locust_llm.slo.best_prefill_limit import NO_LIMIT, Limit, format_limit
 from locust_llm.slo.load_generator_health import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import Condition, Rule, define_good_request
-from locust_llm.text.format import format_brief, format_count, format_signed, truncate_text
+from locust_llm.text.format import (
+    ComparedTexts,
+    format_brief,
+    format_count,
+    format_signed,
+    truncate_text,
+)
 from locust_llm.text.format import format_comparison as in_same_digits
 
 from .render.text_report import WIDTH, render_markdown_blocks, render_plain_blocks
@@ -704,12 +710,12 @@ def format_line_cells(line: ComparisonLine) -> tuple[str, ...]:
     # how far apart two bounds are tells nothing
     if line.base_open or line.value_open or line.difference is None:
         return *figures, "-", "-", reach, line.word
-    return *figures, shown.difference, _percent(line, shown.base), reach, line.word
+    return *figures, shown.difference, _percent(line, shown), reach, line.word
 
 
-def _percent(line: ComparisonLine, base: str) -> str:
+def _percent(line: ComparisonLine, shown: ComparedTexts) -> str:
     percent = line.difference_percent
-    if percent is None or base == "0":  # a multiple of what is shown as nothing
+    if percent is None or shown.base == "0":  # a multiple of what is shown as nothing
         return "-"
     return format_signed(percent, 1, "%") if percent < 1000 else f"x{percent / 100 + 1:,.0f}"
 

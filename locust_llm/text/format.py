@@ -31,6 +31,8 @@ FEW_DIGITS: Final = 4
 """More digits than these show a value as it is, however small it is."""
 MOST_DIGITS: Final = 15
 """The digits of a float that all mean something."""
+MOST_DECIMALS: Final = 9
+"""A difference without a digit among them is a rounding error of floats."""
 SAME: Final = 1e-12
 """Two values are equal up to this relative difference: a product of floats is not exact."""
 
@@ -54,8 +56,13 @@ def _trim_zeros(text: str) -> str:
 
 
 def format_signed(value: float, decimals: int, unit: str = "") -> str:
-    """A difference with its sign: ``+12.3%``. What is rounded to 0 is ``+0.0%``."""
-    return f"{round(value, decimals) + 0.0:+,.{decimals}f}{unit}"
+    """A difference with its sign: ``+12.3%``. Only 0 is written as 0, and has no sign: ``0.0%``. A
+    value too small for ``decimals`` gets one digit, ``-0.01%``."""
+    if value and not round(value, decimals):
+        digit = -math.floor(math.log10(abs(value)))
+        decimals = digit if digit <= MOST_DECIMALS else decimals
+    rounded = round(value, decimals) or 0.0
+    return f"{rounded:{'+' if rounded else ''},.{decimals}f}{unit}"
 
 
 def count_distinguishing_digits(value: float, *others: float | None, digits: int = 3) -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.random_runs import random_run, reported
 from support.records import UNIX, a_run, answered
@@ -15,11 +17,12 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.run_comparison import (
+    ComparisonLine,
     compare_folders,
     format_line_cells,
     render_comparison_console,
 )
-from locust_llm.report.sections.ab_comparison import describe_paired_verdict
+from locust_llm.report.sections.ab_comparison import PairedFigure, describe_paired_verdict
 from locust_llm.report.sections.ab_comparison import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.summarise_metrics import summarise_run
@@ -47,16 +50,16 @@ def wrong_in(cells: tuple[str, ...], *, less_is_better: bool) -> Iterator[str]:
         return
     if Decimal(value) - Decimal(base) != Decimal(difference):
         yield f"{label}: {base}, {value} and {difference} do not add up"
-    ends = [Decimal(end) for end in re.findall(r"[+-][\d.]+", interval)]
+    ends = [Decimal(end) for end in re.findall(r"[+-]?[\d.]+", interval)]
     if len(ends) == 2 and word.removeprefix("hardly ") in ("better", "worse"):
-        if ends[0] < 0 < ends[1]:
+        if ends[0] <= 0 <= ends[1]:
             yield f"{label}: {word}, and {interval} holds 0"
         if (ends[0] + ends[1] > 0) == (word.removeprefix("hardly ") == "better") and less_is_better:
             yield f"{label}: {word}, and {interval} is on the other side"
     if len(ends) == 2 and word == SAME and (ends[0] > 0 or ends[1] < 0):
         yield f"{label}: {word}, and {interval} does not hold 0"
-    signed = percent.startswith(("+", "-")) and percent not in ("+0.0%", "-0.0%", "-")
-    if signed and Decimal(difference) != 0 and percent[0] != difference[0]:
+    signs = [cell[0] if cell[0] in "+-" else "" for cell in (difference, percent)]
+    if percent.endswith("%") and signs[0] != signs[1]:
         yield f"{label}: {percent} and {difference}"
 
 
@@ -84,6 +87,37 @@ def test_statements_of_a_random_comparison(seed: int, tmp_path: Path) -> None:
         assert pair.other_work == ""
         assert not any(line.word.endswith(("better", "worse")) for line in pair.lines)
     assert ("Not compared" in render_comparison_console(found)) == bool(pair.other_work)
+
+
+SIZES = st.floats(1e-3, 1e6)
+SHARES = st.just(0.0) | st.floats(1e-6, 1.0) | st.floats(-1.0, -1e-6)
+
+
+@given(SIZES, SHARES, st.floats(0, 2), st.booleans())
+def test_no_sign_of_a_row_contradicts_another(
+    base: float, share: float, reach: float, relative: bool
+) -> None:
+    """A difference of ``share`` of the base, whose interval is ``reach`` times as long to either
+    side: it begins at 0 at a reach of 1."""
+    difference = share * base
+    assume(difference == 0 or abs(difference) >= 1e-5)
+    low, high = sorted((difference * (1 - reach), difference * (1 + reach)))
+    assume(not any(0 < abs(end) < 1e-6 for end in (low, high)))
+    word = SAME if low <= 0 <= high else "better" if difference < 0 else "worse"
+    line = ComparisonLine(
+        metric="ttft", stat="p50", label="TTFT p50 (ms)", unit="ms", base=base,
+        value=base + difference, difference=difference, difference_percent=100 * share,
+        low=low, high=high, word=word,
+    )  # fmt: skip
+    figure = PairedFigure(
+        metric="ttft", stat="p50", label="TTFT p50 (ms)", unit="ms", relative=relative, base=base,
+        candidate=base + difference, difference=difference, low=low, high=high,
+        percent=100 * share, low_percent=100 * low / base, high_percent=100 * high / base,
+        word=word,
+    )  # fmt: skip
+    assume(line.base != line.value or difference == 0)
+    for cells in ((line.label, *format_line_cells(line)), cells_of_arms(figure)):
+        assert list(wrong_in(cells, less_is_better=True)) == []
 
 
 def two_arms(seed: int) -> tuple[Run, list[Record]]:

@@ -65,12 +65,22 @@ def test_numbers() -> None:
 def test_no_zero_has_a_minus() -> None:
     assert format_brief(-1e-9, " ms") == "0 ms"
     assert format_supported(-0.0, 8.0, "%") == "0%"
-    assert [format_signed(value, 1, "%") for value in (-0.04, -0.06, 0.0, 12.34)] == [
-        "+0.0%",
-        "-0.1%",
-        "+0.0%",
-        "+12.3%",
-    ]
+    written = {
+        -0.04: "-0.04%", -0.0071: "-0.007%", -0.06: "-0.1%", -0.0: "0.0%",
+        12.34: "+12.3%", 1234.5: "+1,234.5%", 1e-12: "0.0%",
+    }  # fmt: skip
+    assert {value: format_signed(value, 1, "%") for value in written} == written
+
+
+def sign_of(text: str) -> int:
+    value = Decimal(text.removesuffix("%").replace(",", ""))
+    assert (text[0] in "+-") == bool(value), text
+    return int(value > 0) - int(value < 0)
+
+
+@given(st.floats(-1e6, 1e6).filter(lambda value: not 0 < abs(value) < 1e-9), st.integers(0, 3))
+def test_a_difference_is_written_with_its_own_sign(value: float, decimals: int) -> None:
+    assert sign_of(format_signed(value, decimals, "%")) == (value > 0) - (value < 0)
 
 
 def test_brief_numbers() -> None:
@@ -212,7 +222,7 @@ def test_counts_and_their_word() -> None:
             (12_345.6, 23_456.7, 9_000.0, 13_000.0),
             ("12,346", "23,457", "+11,111", "+9,000", "+13,000"),
         ),
-        ((0.0, 0.0, 0.0, 0.0), ("0", "0", "+0", "+0.000", "+0.000")),
+        ((0.0, 0.0, 0.0, 0.0), ("0", "0", "0", "0.000", "0.000")),
         ((100_000.0, 100_000.4, 0.3, 0.5), ("100,000.0", "100,000.4", "+0.4", "+0.3", "+0.5")),
         ((None, 1.0, None, None), ("-", "1", "-", "-", "-")),
         ((1.0, math.inf, None, None), ("1", "fail", "fail", "-", "-")),

@@ -13,6 +13,7 @@ from locust_llm.records.run_facts import RUN, read_run
 from locust_llm.report.run_comparison import Comparison, ComparisonLine, RunPair
 from locust_llm.slo.binomial_intervals import TAIL
 from locust_llm.slo.student_t import find_student_t
+from locust_llm.text.format import format_count
 
 from .history_entry import BY_NAME, HistoryEntry, UnreadableRun, read_entry
 
@@ -32,6 +33,8 @@ class RunSpread(NamedTuple):
     """This names the kind of runs, such as ``repeats of the base``."""
     reach: dict[str, float]
     """95 % of two runs differ by at most this share, by the names of the key metrics."""
+    not_counted: int = 0
+    """So many other runs in the folder of the base are not like it, or have no metrics."""
 
 
 def add_run_spread(comparison: Comparison) -> Comparison:
@@ -52,22 +55,18 @@ def measure_run_spread(base: Path, others: Sequence[Path]) -> RunSpread:
         like = read_entry(base, base.name)
     except (OSError, UnreadableRun):
         return RunSpread(0, "", {})
-    beside = [
-        other_entry
-        for other_entry in _read_runs_beside(base, others)
-        if _is_like(other_entry, like)
-    ]
+    beside = list(_read_runs_beside(base, others))
     entries = [
-        other_entry
-        for other_entry in (like, *beside)
-        if other_entry.figures and not other_entry.left_out
+        entry
+        for entry in (like, *beside)
+        if _is_like(entry, like) and entry.figures and not entry.left_out
     ]
     if len(entries) >= LEAST:
         return RunSpread(len(entries), "runs of this workload on this server", _reach(entries))
     repeats = list(_read_repeats(base))
     if len(repeats) >= LEAST:
         return RunSpread(len(repeats), "repeats of the base", _reach(repeats))
-    return RunSpread(len(entries), "", {})
+    return RunSpread(len(entries), "", {}, len(beside) + 1 - max(len(entries), 1))
 
 
 def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
@@ -75,10 +74,7 @@ def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
     if pair.other_work:
         return ""
     if not spread.reach:
-        return (
-            f"The variation between runs of this server is unknown: it needs {LEAST - 1} more runs "
-            "of this workload in the folder of the base. Run both again, or use locust-llm ab."
-        )
+        return _describe_unknown_spread(spread)
     differing = [line for line in pair.lines if line.word.split()[-1] in ("better", "worse")]
     within = [line.label for line in differing if _is_within(line, spread)]
     shown = ", ".join(
@@ -92,6 +88,22 @@ def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
             f" Within this variation: {', '.join(within)}. Run both again, or use locust-llm ab."
         )
     return text
+
+
+def _describe_unknown_spread(spread: RunSpread) -> str:
+    unknown = "The variation between runs of this server is unknown"
+    advice = "Run both again, or use locust-llm ab."
+    if spread.runs >= LEAST:
+        return f"{unknown}: no metric differs between {spread.runs} {spread.source}. {advice}"
+    more = format_count(LEAST - spread.runs, "more run")
+    others = format_count(spread.not_counted, "run")
+    not_counted = "compared runs"
+    if spread.not_counted:
+        not_counted += f", and {others} with another server or workload, or without metrics"
+    return (
+        f"{unknown}: it needs {more} of this workload in the folder of the base. "
+        f"Not counted: {not_counted}. {advice}"
+    )
 
 
 def _is_within(line: ComparisonLine, spread: RunSpread) -> bool:

@@ -181,9 +181,6 @@ def _format_end(percent: float) -> str:
     """The end of an interval, which beyond every percentage that says something is a factor."""
     if percent >= MOST_PERCENT:
         return _format_times(percent)
-    # an end beside 0 decides: it keeps its sign
-    if 0 < abs(percent) < 0.05:
-        return f"{'+' * (percent > 0)}{format_brief(percent, digits=1)}"
     return format_signed(percent, 0 if abs(percent) >= 10 else 1)
 
 

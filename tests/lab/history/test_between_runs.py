@@ -52,16 +52,48 @@ def test_the_spread_of_four_like_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "history.sqlite").exists()
 
 
-def test_fewer_than_four_say_nothing(tmp_path: Path) -> None:
-    base = runs_beside(tmp_path)
-    found = measure_run_spread(base, [tmp_path / "candidate", tmp_path / "run-3"])
-    assert (found.runs, found.reach) == (3, {})
-    text = describe_run_spread(found, a_pair(a_line(110.0, "worse")))
-    assert text == (
-        "The variation between runs of this server is unknown: it needs 3 more runs of this "
-        "workload in the folder of the base. Run both again, or use locust-llm ab."
+@pytest.mark.parametrize(
+    ("runs", "not_counted", "missing", "also"),
+    [
+        (0, 3, "4 more runs", ", and 3 runs with another server or workload, or without metrics"),
+        (1, 0, "3 more runs", ""),
+        (2, 1, "2 more runs", ", and 1 run with another server or workload, or without metrics"),
+        (3, 0, "1 more run", ""),
+    ],
+)
+def test_the_sentence_has_the_number_of_missing_runs(
+    runs: int, not_counted: int, missing: str, also: str
+) -> None:
+    spread = RunSpread(runs, "", {}, not_counted)
+    assert describe_run_spread(spread, a_pair(a_line(110.0, "worse"))) == (
+        f"The variation between runs of this server is unknown: it needs {missing} of this "
+        f"workload in the folder of the base. Not counted: compared runs{also}. Run both again, or "
+        "use locust-llm ab."
     )
+
+
+def test_each_run_like_the_base_makes_one_less_missing(tmp_path: Path) -> None:
+    base = runs_beside(tmp_path)
+    compared = [tmp_path / "candidate"]
+    found = []
+    for left_out in ("run-1", "run-2", "run-3"):
+        compared.append(tmp_path / left_out)
+        spread = measure_run_spread(base, compared)
+        assert spread.reach == {}
+        found.append((spread.runs, spread.not_counted))
+    # other-host, other-users and not-ended do not count, whatever is compared
+    assert found == [(3, 3), (2, 3), (1, 3)]
     assert measure_run_spread(tmp_path / "nothing", []).reach == {}
+
+
+def test_copies_of_one_run_show_no_variation(tmp_path: Path) -> None:
+    for number in range(4):
+        run_folder(tmp_path / f"run-{number}", START + number, 1.0)
+    found = measure_run_spread(tmp_path / "run-0", [])
+    assert describe_run_spread(found, a_pair()) == (
+        "The variation between runs of this server is unknown: no metric differs between 4 runs of "
+        "this workload on this server. Run both again, or use locust-llm ab."
+    )
 
 
 def test_repeats_stand_in_for_runs(tmp_path: Path) -> None:

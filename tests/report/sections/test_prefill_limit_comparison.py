@@ -251,7 +251,7 @@ def test_no_limit_that_is_about_as_good() -> None:
 def test_of_goodput_it_is_how_much_lower() -> None:
     text = answer({None: BAD, 1: GOOD}, (1.25, 1.0, 2.0), GOODPUT)
     assert text.endswith(
-        "without a limit goodput is 20.0% lower than with limit 1 (95% interval -50.0% to +0.0%)."
+        "without a limit goodput is 20.0% lower than with limit 1 (95% interval -50.0% to 0.0%)."
     )
 
 
