@@ -28,8 +28,11 @@ VAGUE_NS: Final = 500_000
 LEAST: Final = 8
 """Fewer differences of a kind give no result."""
 ONE: Final = 0.95
-PRECISE_MS: Final = 1e-5
-"""An end is found to within this: a hundredth of a microsecond."""
+PRECISE_MS: Final = 1e-7
+"""An end is found to within this."""
+BISECTIONS: Final = 30
+"""The most steps to it: a failed request counts with a value so large that no double beside it is
+as near."""
 TRIED: Final = (0.2, 0.05, 0.01)
 """Shares beyond a bound that are tried for the ends of a percentile, beside the largest."""
 
@@ -359,7 +362,9 @@ def _true_end(
         crossing = sum(mass * abs(values.count_within(end - sign * ms) - near) for mass, ms in tail)
         return near - sign * _surely_at_most(crossing)
 
-    while high - low > PRECISE_MS:
+    for _ in range(BISECTIONS):
+        if high - low <= PRECISE_MS:
+            break
         middle = (low + high) / 2
         if count_within(middle) >= needed - 1e-9:
             high = middle

@@ -222,6 +222,13 @@ def test_what_came_merged_may_have_come_sooner() -> None:
     assert percentile_error_ends(50, sooner, values, values, None) == pytest.approx((20, 0))
 
 
+def test_a_percentile_of_failures_has_ends() -> None:
+    """A failed request counts with 10^15 ms, beside which the next double is 0.125 ms away."""
+    values = OrderedValues([10.0] * 5 + [1e15] * 95)
+    low, high = percentile_error_ends(50, values, values, values, bounds(0.3, of_2=0.1))
+    assert {low, high} <= {0.125, 0.25}
+
+
 def test_values_with_counts_are_ordered_like_values() -> None:
     alone, counted = OrderedValues([1.0, 2.0, 2.0, 5.0]), OrderedValues([1.0, 2.0, 5.0], [1, 3, 4])
     for found in (alone, counted):
