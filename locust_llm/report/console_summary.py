@@ -13,6 +13,9 @@ from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
+from locust_llm.records.failure_kinds import generalise_failure_message
 from locust_llm.records.run_facts import SIMULATED, Run
 from locust_llm.report.compare.metric_differences import FEW
 from locust_llm.report.document_blocks import (
@@ -285,7 +288,7 @@ def _warnings(summary: Summary, run: Run, headline: str) -> Iterator[str]:
 def _fit_failures(summary: Summary, run: Run, width: int, room: int) -> list[str]:
     """The most frequent kinds of failures in full as far as there is room, and how many requests
     failed otherwise, which is there without room, too. No kind is left out."""
-    failures = summary.failures
+    failures = _merge_names(summary.failures)
     if not (failures and summary.conditions.succeeded):  # else the headline has them
         return []
     # in full, with what to do about it; other failures may have come later
@@ -306,6 +309,24 @@ def _fit_failures(summary: Summary, run: Run, width: int, room: int) -> list[str
     if others := failures[shown:]:
         lines += _wrapped(_count_failures(others, shown), width)
     return lines
+
+
+def _merge_names(failures: Sequence[FailureGroup]) -> list[FailureGroup]:
+    """The kinds over all request names, the most frequent first. The table of names has the
+    failures of each name, and the report the kinds of each."""
+    merged: dict[tuple[str, int | None, str], FailureGroup] = {}
+    for failure in failures:
+        kind = failure.outcome, failure.status, generalise_failure_message(failure.message)
+        known = merged.get(kind)
+        if known is None:
+            merged[kind] = failure
+            continue
+        merged[kind] = replace(
+            known,
+            count=known.count + failure.count,
+            arms=dict(Counter(known.arms) + Counter(failure.arms)),
+        )
+    return sorted(merged.values(), key=lambda failure: -failure.count)
 
 
 def _describe_failure(failure: FailureGroup) -> str:

@@ -38,7 +38,7 @@ from locust_llm.report.sections.benchmark_validity import PublishedCheck, Validi
 from locust_llm.report.sections.metric_tables import NOTHING
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.report.summary_rows import SweepSummary
+from locust_llm.report.summary_rows import FailureGroup, SweepSummary
 from locust_llm.slo.load_generator_health import DEGRADED, IDLE_ADVICE, OK, ClientVerdict
 from locust_llm.slo.rules import INCONCLUSIVE_POLICIES
 
@@ -407,6 +407,35 @@ def test_failures_on_the_console_add_up_to_all_of_them() -> None:
         "3 more failed, with other messages: 2 closed, 1 empty",
     ]  # fmt: skip
     assert any("12 failed" in line for line in lines)
+
+
+def test_failures_of_several_names_are_one_kind_on_the_console() -> None:
+    """Of three names 39, 7 and 2 fail alike, but for the number in the message. One of chat is
+    empty."""
+    counts = {"chat": 39, "rag": 7, "code": 2}
+    records = [
+        failed("closed", status=200, error=f"closed after {count} bytes", name=name)
+        for name, count in counts.items()
+        for _ in range(count)
+    ]
+    lines = said(*spread(9), *records, failed("empty", error="empty", name="chat"))
+    assert [line for line in lines if " failed: " in line or "more failed" in line] == [
+        "48 failed: closed (HTTP 200), closed after 39 bytes", "1 failed: empty, empty",
+    ]  # fmt: skip
+
+
+def test_failures_of_several_names_have_the_sums_of_the_arms() -> None:
+    """4 and 1 of the base, 2 of the candidate."""
+
+    def group(name: str, **arms: int) -> FailureGroup:
+        return FailureGroup(
+            outcome="reset", name=name, status=None, count=sum(arms.values()), message="", arms=arms
+        )
+
+    summary = summarise_run(collect_columns([*spread(9), failed()]), a_run())
+    groups = group("chat", base=4, candidate=2), group("rag", base=1)
+    lines = format_ending(replace(summary, failures=groups), a_run(), "reports/a").splitlines()
+    assert "7 failed (5 at the base, 2 at the candidate): reset" in lines
 
 
 def test_no_kind_of_failure_falls_off_a_full_console() -> None:
