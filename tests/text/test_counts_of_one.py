@@ -39,7 +39,7 @@ def compare_few(count: int) -> str:
 
 def lose_chunks(count: int) -> str:
     level = AddedLevel(streams=4)
-    return "; ".join(_tell_run(LevelRun(level, count, count, last=False, note="")))
+    return "; ".join(_tell_run(LevelRun(level, count, count), []))
 
 
 def wait_for_slots(waiting: int) -> str:

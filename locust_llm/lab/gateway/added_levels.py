@@ -15,6 +15,7 @@ import numpy as np
 
 from locust_llm.client.request_exchange import UserConnection
 from locust_llm.records.outcomes import OK
+from locust_llm.text.format import format_duration
 
 from .added_time import (
     AnswerParts,
@@ -29,6 +30,7 @@ from .gateway_result import (
     FIRST_TOKEN,
     FURTHER_TOKEN,
     GAP,
+    QUANTITIES,
     SETUP,
     WHOLE_ANSWER,
     AddedLevel,
@@ -83,9 +85,10 @@ class LevelRun(NamedTuple):
     lost: int
     """Lost words through the gateway."""
     direct_failed: int
-    last: bool
-    """No higher level is worth its time: why is in ``note``, or p99 passes the limit."""
-    note: str = ""
+    stop: str = ""
+    """Why no higher level is worth its time. Empty: one is."""
+    beyond: bool = False
+    """It is because p99 passes the limit."""
 
 
 class LevelRunner:
@@ -348,19 +351,23 @@ def judge_level(
     requests = sum(one.requests for one in through)
     lost = sum(one.lost for one in through)
     direct_failed = sum(one.failed for one in direct)
-    note = ""
+    stop = ""
     watched = (FIRST_TOKEN, FURTHER_TOKEN) if level.streams else (WHOLE_ANSWER,)
     found = [level.find(quantity) for quantity in watched]
-    beyond = any(added is not None and added.p99_ms > limit_ms for added in found)
+    beyond = [added for added in found if added is not None and added.p99_ms > limit_ms]
     if level.failed > SHARE_FAILED * requests:
-        note = f"{level.failed} of {requests} requests failed through the gateway"
+        stop = f"{level.failed} of {requests} requests failed through the gateway"
     elif level.requests_per_s:
         # not the requests over the time: in a short block chance decides how many there are
         overtime = sum(one.overtime for one in through) / len(through)
         rate = level.requests_per_s / (1 + overtime)
         if rate < SHARE_SENT * level.requests_per_s:
-            note = f"only {rate:.0f} of {level.requests_per_s:g} requests/s were possible"
-    return LevelRun(level, lost, direct_failed, bool(note) or beyond, note)
+            stop = f"only {rate:.0f} of {level.requests_per_s:g} requests/s were possible"
+    if stop or not beyond:
+        return LevelRun(level, lost, direct_failed, stop)
+    p99, limit = (format_duration(ms / 1e3) for ms in (beyond[0].p99_ms, limit_ms))
+    stop = f"p99 added to the {QUANTITIES[beyond[0].quantity]} is {p99}, above --limit {limit}"
+    return LevelRun(level, lost, direct_failed, stop, beyond=True)
 
 
 def divide_cost(cpu_s: float | None, count: int, scale: float) -> float | None:

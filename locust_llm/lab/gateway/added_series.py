@@ -43,32 +43,41 @@ def measure_series(
     share = SHARE_OF_STREAMS if rates else 1.0
     each_s = max(least_s, seconds * share / max(1, len(levels)))
     taking = list(names)
-    for streams in levels:
+    streams_levels = [AddedLevel(streams=streams) for streams in levels]
+    for place, level in enumerate(streams_levels):
         if taking:
-            tell(f"time added at {name_load(AddedLevel(streams=streams))}: {', '.join(taking)}")
-            taking = _add_runs(found, runner.measure_streams(streams, each_s, taking))
+            tell(f"time added at {name_load(level)}: {', '.join(taking)}")
+            runs = runner.measure_streams(level.streams, each_s, taking)
+            taking = _add_runs(found, runs, streams_levels[place + 1 :])
     each_s = max(least_s, seconds * (1 - share) / max(1, len(rates)))
     taking = list(names)
-    for rate in rates:
+    rate_levels = [AddedLevel(requests_per_s=rate) for rate in rates]
+    for place, level in enumerate(rate_levels):
         if taking:
-            tell(f"time added at {rate:g} requests/s: {', '.join(taking)}")
-            taking = _add_runs(found, runner.measure_rate(rate, each_s, taking))
+            tell(f"time added at {name_load(level)}: {', '.join(taking)}")
+            runs = runner.measure_rate(level.requests_per_s, each_s, taking)
+            taking = _add_runs(found, runs, rate_levels[place + 1 :])
     return found
 
 
-def _add_runs(found: dict[str, GatewaySeries], runs: dict[str, LevelRun]) -> list[str]:
+def _add_runs(
+    found: dict[str, GatewaySeries], runs: dict[str, LevelRun], higher: Sequence[AddedLevel]
+) -> list[str]:
     """Returns the gateways for which a higher load is worth its time."""
     for name, run in runs.items():
         series = found[name]
         series.levels.append(run.level)
-        series.notes += _tell_run(run)
+        series.notes += _tell_run(run, higher)
         series.lost_chunks += run.lost
-    return [name for name, run in runs.items() if not run.last]
+    return [name for name, run in runs.items() if not run.stop]
 
 
-def _tell_run(run: LevelRun) -> list[str]:
+def _tell_run(run: LevelRun, higher: Sequence[AddedLevel]) -> list[str]:
     load = name_load(run.level)
-    notes = [f"at {load} {run.note}"] if run.note else []
+    notes = list[str]()
+    if run.stop and (higher or not run.beyond):  # the table has what is beyond the limit
+        untried = f"; not tried: {', '.join(map(name_load, higher))}" if higher else ""
+        notes.append(f"at {load} {run.stop}{untried}")
     if run.lost:
         lost = "1 chunk was" if run.lost == 1 else f"{run.lost} chunks were"
         notes.append(f"at {load} {lost} lost of answers that ended well")

@@ -43,6 +43,8 @@ TIMES: Final = {
 WITHOUT_LOAD: Final = ("added_setup", "added_embeddings")
 COUNTS: Final = ("hidden_failures", "lost_chunks", "changed_streams", "unseen_cancellations")
 STATISTICS: Final = ("p50", "p99")
+VALUES_NEEDED: Final = {"p50": 2, "p99": 100}
+"""For an interval: 100 / (100 - p)."""
 OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge, EQUALS: eq}
 MS: Final = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _RULE: Final = re.compile(
@@ -158,14 +160,20 @@ def _is_for(rule: GatewayRule, level: AddedLevel) -> bool:
 
 
 def _judge_time(rule: GatewayRule, added: AddedTime, where: str) -> tuple[str, str]:
-    """(verdict, value) at one load."""
+    """(verdict, value with advice) at one load."""
     value = added.p50_ms if rule.stat == "p50" else added.p99_ms
     ends = added.p50_interval_ms if rule.stat == "p50" else added.p99_interval_ms
+    # what is measured without load has a fixed number of requests
+    advice = "" if rule.word in WITHOUT_LOAD else "; run longer (-t)"
     if ends is None:
-        return INCONCLUSIVE, f"{format_duration(value / 1e3)} {where}, without an interval"
-    held = {rule.holds(end) for end in ends}
-    verdict = INCONCLUSIVE
-    if len(held) == 1:
-        verdict = PASS if True in held else FAIL
+        needed = VALUES_NEEDED[rule.stat]
+        reason = ""
+        if added.samples < needed:
+            reason = f": {rule.stat} needs {needed} values, there are {added.samples}{advice}"
+        return INCONCLUSIVE, f"{format_duration(value / 1e3)} {where}, without an interval{reason}"
     low, high = (format_duration(end / 1e3) for end in ends)
-    return verdict, f"{format_duration(value / 1e3)} ({low} to {high}) {where}"
+    shown = f"{format_duration(value / 1e3)} ({low} to {high}) {where}"
+    held = {rule.holds(end) for end in ends}
+    if len(held) > 1:
+        return INCONCLUSIVE, f"{shown}{advice}"
+    return PASS if True in held else FAIL, shown

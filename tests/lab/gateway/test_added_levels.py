@@ -99,18 +99,19 @@ def level(p99_ms: float, **load: int) -> AddedLevel:
 
 def test_why_a_level_is_the_last() -> None:
     within = judge_level(level(5.0, streams=4), [block(9)], [block(9)], 5.0)
-    assert (within.last, within.note) == (False, "")
+    assert (within.stop, within.beyond) == ("", False)
     beyond = judge_level(level(5.1, streams=4), [block(9, failed=2)], [block(9)], 5.0)
-    assert (beyond.last, beyond.note, beyond.direct_failed) == (True, "", 2)
+    assert (beyond.beyond, beyond.direct_failed) == (True, 2)
+    assert beyond.stop == "p99 added to the first token is 5.1 ms, above --limit 5 ms"
     rate = level(1.0, requests_per_s=20)
     slow = judge_level(rate, [block(9)], [block(9, overtime=0.5), block(9, overtime=0.1)], 5.0)
     # 1.3 times the planned time: 20 / 1.3
-    assert (slow.last, slow.note) == (True, "only 15 of 20 requests/s were possible")
+    assert (slow.stop, slow.beyond) == ("only 15 of 20 requests/s were possible", False)
     few = judge_level(rate, [block(0)], [block(0), block(1, overtime=0.2)], 5.0)
-    assert (few.last, few.note) == (False, "")
+    assert few.stop == ""
     most = AddedLevel(streams=4, failed=2)
     fails = judge_level(most, [block(9)], [block(10, failed=2)], 5.0)
-    assert (fails.last, fails.note) == (True, "2 of 10 requests failed through the gateway")
+    assert fails.stop == "2 of 10 requests failed through the gateway"
 
 
 def test_overtime_counts_from_the_planned_end_of_a_block() -> None:
@@ -128,7 +129,8 @@ def test_overtime_counts_from_the_planned_end_of_a_block() -> None:
 
 
 class PlannedRunner:
-    """Measures nothing: ``b`` passes its limit at 4 streams, and ``a`` loses a chunk in each run."""
+    """Measures nothing: ``b`` passes its limit from 4 streams on, ``a`` at 16, and ``a`` loses a chunk in
+    each run."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -141,17 +143,18 @@ class PlannedRunner:
     ) -> dict[str, LevelRun]:
         self.seconds.append(seconds)
         found = AddedLevel(streams=streams)
-        return {
-            name: LevelRun(found, int(name == "a"), 0, last=name == "b" and streams >= 4)
-            for name in names
-        }
+        runs = dict[str, LevelRun]()
+        for name in names:
+            stop = "is slow" if streams >= {"a": 16, "b": 4}[name] else ""
+            runs[name] = LevelRun(found, int(name == "a"), 0, stop, beyond=bool(stop))
+        return runs
 
     def measure_rate(
         self, requests_per_s: float, seconds: float, names: Sequence[str]
     ) -> dict[str, LevelRun]:
         self.seconds.append(seconds)
         found = AddedLevel(requests_per_s=requests_per_s)
-        return {name: LevelRun(found, 0, 0, last=True, note="is full") for name in names}
+        return {name: LevelRun(found, 0, 0, "is full") for name in names}
 
 
 def test_a_gateway_takes_part_until_a_load_is_its_last() -> None:
@@ -172,4 +175,17 @@ def test_a_gateway_takes_part_until_a_load_is_its_last() -> None:
     assert [one.streams for one in found["a"].levels] == [1, 4, 16, 0]
     assert [one.streams for one in found["b"].levels] == [1, 4, 0]
     assert (found["a"].lost_chunks, found["b"].lost_chunks) == (3, 0)
-    assert found["b"].notes == ["at 5 requests/s is full"]
+    full = "at 5 requests/s is full; not tried: 9 requests/s"
+    assert found["b"].notes == [
+        "at 4 streams is slow; not tried: 16 streams",
+        full,
+    ]
+    assert "is slow" not in "".join(found["a"].notes)  # it was its last level anyway
+    assert found["a"].notes[-1] == full
+
+
+def test_the_last_load_names_why_it_failed_without_others_that_were_left_out() -> None:
+    found = measure_series(
+        cast(LevelRunner, PlannedRunner()), ("a",), (), (5.0,), 80.0, lambda what: None
+    )
+    assert found["a"].notes == ["at 5 requests/s is full"]

@@ -17,10 +17,12 @@ from locust_llm.lab.gateway.gateway_rules import judge_gateway_rules, parse_gate
 from locust_llm.lab.gateway.hidden_failures import HIDDEN, KEPT, STREAMED, FaultVerdict
 
 
-def added(p99_ms: float, low: float | None = None, high: float | None = None) -> AddedTime:
+def added(
+    p99_ms: float, low: float | None = None, high: float | None = None, samples: int = 500
+) -> AddedTime:
     ends = None if low is None or high is None else (low, high)
     return AddedTime(
-        quantity="ttft", samples=500, p50_ms=p99_ms / 2, p99_ms=p99_ms, p50_interval_ms=ends,
+        quantity="ttft", samples=samples, p50_ms=p99_ms / 2, p99_ms=p99_ms, p50_interval_ms=ends,
         p99_interval_ms=ends,
     )  # fmt: skip
 
@@ -47,11 +49,28 @@ def test_an_interval_decides() -> None:
     assert judge("added_ttft p99 < 6ms", found) == ("PASS", "4 ms (3 ms to 5 ms) at 16 streams")
     assert judge("added_ttft p99 < 2ms", found)[0] == "FAIL"
     assert judge("added_ttft p99 < 0.002s", found)[0] == "FAIL"
-    assert judge("added_ttft p99 < 4500us", found)[0] == "INCONCLUSIVE"
+    assert judge("added_ttft p99 < 4500us", found) == (
+        "INCONCLUSIVE",
+        "4 ms (3 ms to 5 ms) at 16 streams; run longer (-t)",
+    )
     assert judge("added_ttft p50 <= 5ms", found)[0] == "PASS"
     assert judge("added_token p99 < 6ms", found) == ("INCONCLUSIVE", "not measured")
-    no_interval = result(AddedLevel(streams=1, added=(added(4.0),)))
-    assert judge("added_ttft p99 < 6ms", no_interval) == (
+
+
+def test_without_an_interval_the_rule_names_what_would_give_one() -> None:
+    few = result(AddedLevel(streams=1, added=(added(4.0, samples=99),)))
+    assert judge("added_ttft p99 < 6ms", few) == (
+        "INCONCLUSIVE",
+        "4 ms at 1 stream, without an interval: p99 needs 100 values, there are 99; run longer "
+        "(-t)",
+    )
+    without_load = replace(added(4.0, samples=99), quantity="setup")
+    assert judge("added_setup p99 < 6ms", result(without_load=(without_load,))) == (
+        "INCONCLUSIVE",
+        "4 ms without load, without an interval: p99 needs 100 values, there are 99",
+    )
+    enough = result(AddedLevel(streams=1, added=(added(4.0, samples=100),)))
+    assert judge("added_ttft p99 < 6ms", enough) == (
         "INCONCLUSIVE",
         "4 ms at 1 stream, without an interval",
     )
