@@ -226,8 +226,9 @@ INTERFERENCE_DEFINITIONS: Final = {
 }  # fmt: skip
 """The definitions for the tables of interference."""
 DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
-    "Throughputs": "of successful requests and their tokens, over first send to last end of the "
-        "phase",
+    "Throughputs": "successful requests that ended in the duration, and their tokens, over the "
+        "duration: first send to last end of the phase; end of the warmup to the stop, if the load "
+        "continued from the warmup",
     "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
     "Failures": "count in the error rate, and in the table with failures as +infinity, but not in the "
         "other latencies; requests cut at the end of the run or cancelled on purpose are neither "

@@ -20,6 +20,7 @@ from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cac
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import (
     MIN_TOKENS_PER_MERGED_CHUNK,
+    GateUse,
     ModelShare,
     SteadyState,
     SweepSummary,
@@ -42,6 +43,8 @@ from .notes import (
 )
 from .sweep.knee import describe_client_verdicts, describe_repeat_verdicts
 
+MIN_WAITED_S: Final = 0.1
+"""Below it the use of the limit while requests waited is not shown."""
 ORIGIN: Final = "moments count from the first send"
 
 
@@ -80,10 +83,7 @@ def make_conditions_rows(summary: Summary, run: Run) -> Iterator[tuple[str, str]
         "by stage" if axis == PREFILL else limit or ("not known" if run.imported else "none"),
     )
     if gate is not None and not summary.swept:
-        wait = (
-            f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when "
-            "requests waited for a prefill slot") \
-            if gate.utilisation is not None else "; no request waited for a prefill slot"  # fmt: skip
+        wait = _describe_gate_waits(gate)
         streams = run.settings.generates and run.settings.streaming
         where = "awaiting first token" if streams else "in flight"
         yield where, f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
@@ -119,6 +119,19 @@ def make_conditions_rows(summary: Summary, run: Run) -> Iterator[tuple[str, str]
     yield "client verdict", _verdict(summary)
     yield from _found_by(run)
     yield from _machines(run)
+
+
+def _describe_gate_waits(gate: GateUse) -> str:
+    """How full the gate was while requests waited at it. A few milliseconds say nothing of that:
+    the slot may have been given in the same turn of the event loop."""
+    if gate.utilisation is None:
+        return "; no request waited for a prefill slot"
+    if gate.waited_s < MIN_WAITED_S:
+        return f"; requests waited for a prefill slot for under {MIN_WAITED_S:g} s in all"
+    return (
+        f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests "
+        "waited for a prefill slot"
+    )
 
 
 def _lengths(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
