@@ -387,7 +387,7 @@ def test_the_command(
     files = ["--json", "c.json", "--markdown", "c.md"]
     assert main(["compare", "base", "same", "slow", "--verbose", *files]) == 0
     found = add_run_spread(found)
-    assert all("is unknown: it needs 3 more" in pair.between_runs for pair in found.runs)
+    assert all("is unknown: it needs 4 more" in pair.between_runs for pair in found.runs)
     assert capsys.readouterr().out == f"{render_comparison_console(found)}\n{WEATHER}\n"
     assert Path("c.md").read_text() == render_comparison_markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
