@@ -312,14 +312,14 @@ def test_sweeps_stage_by_stage(tmp_path: Path) -> None:
     (pair,) = compare_folders([base, run]).runs
     assert (pair.axis, pair.lines) == ("concurrency", ())
     assert [(stage.value, stage.lines[0].word, stage.lines[1].word) for stage in pair.stages] == [
-        (2, "no significant difference", "no significant difference"),
-        (4, "worse", "no significant difference"),
+        (2, "no significant difference", "too few to tell"),
+        (4, "worse", "too few to tell"),
     ]
     assert [alone.partition(" ")[0] for alone in pair.alone] == ["1", "8"]
     text = render_comparison_console(compare_folders([base, run]))
     assert f"Not compared: 8 only in {run}." in text
     rows = [line.split()[-1] for line in text.splitlines() if line.startswith("4 ")]
-    assert rows == ["worse", "difference"]
+    assert rows == ["worse", "tell"]
     (run / "stages" / "2" / "profile_export.jsonl").unlink()
     assert "4: " in compare_folders([base, run]).runs[0].alone[2]
 

@@ -21,11 +21,16 @@ from locust_llm.report.slo_evidence.observed_rule_values import (
     ObservedValue,
     compute_rule_value,
     explain_missing_end,
+    find_seconds_for_rate,
 )
 from locust_llm.slo.binomial_intervals import Ends
-from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME
+from locust_llm.slo.metric_definitions import BY_WORD, RATE, SHARE, TIME
 from locust_llm.slo.rules import Rule
-from locust_llm.text.format import count_distinguishing_digits, format_brief
+from locust_llm.text.format import (
+    count_distinguishing_digits,
+    format_brief,
+    format_duration_rounded_up,
+)
 
 BETTER: Final = "better"
 WORSE: Final = "worse"
@@ -87,7 +92,23 @@ def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChan
     if few := "; ".join(filter(None, (_few(rule, old, "in the base"), _few(rule, new, "here")))):
         return known._replace(note=few)
     ends, of_ratio = change_ends(old, new, rule)
+    if BY_WORD[rule.metric].units is RATE and _says_nothing(ends, old):
+        return known._replace(note=_describe_short_runs(base, here))
     return known._replace(ends=ends, ratio_ends=of_ratio, note=_unsettled(old, new))
+
+
+def _says_nothing(ends: Ends, old: ObservedValue) -> bool:
+    """The other rate may be 0, and may be no lower than the base's."""
+    low, high = ends
+    return low is not None and high is not None and low <= -_known(old) < 0 <= high
+
+
+def _describe_short_runs(base: Evaluation, here: Evaluation) -> str:
+    """``too short for a rate: 10 s in the base, 10 s here; at least 20 s``"""
+    base_s, here_s = (f"{seen.time.seconds:.0f} s" for seen in (base, here))
+    needed_s = [s for s in map(find_seconds_for_rate, (base, here)) if s is not None]
+    least = f"; at least {format_duration_rounded_up(max(needed_s))}" if needed_s else ""
+    return f"too short for a rate: {base_s} in the base, {here_s} here{least}"
 
 
 def change_ends(old: ObservedValue, new: ObservedValue, rule: Rule) -> tuple[Ends, Ends]:

@@ -511,8 +511,7 @@ def _rate(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) -> O
     known = bound_rate_amounts(rule, part)
     count, settled = counted.size, seen.settled
     if settled is not None:
-        inside = settled.holds(np.fmax(counted["closed_at"], counted["last_chunk_at"]))
-        if (within := int(inside.sum())) >= ENOUGH:
+        if (within := _count_ended(counted, settled)) >= ENOUGH:
             count, time = within, settled
         else:
             settled = None
@@ -539,6 +538,21 @@ def _rate(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) -> O
         return _reach_settled(measured, replace(measured, value=own, ends=interval.ends))
 
     return _at_both(rule, known, found)
+
+
+def _count_ended(part: RequestSelection, window: RateWindow) -> int:
+    return int(window.holds(np.fmax(part["closed_at"], part["last_chunk_at"])).sum())
+
+
+def find_seconds_for_rate(seen: Evaluation) -> float | None:
+    """So long a run has enough requests between the start and the end of its load that the
+    interval of its rate leaves both out. None: this run has, or it is not known."""
+    if seen.settled is None:
+        return None
+    within = _count_ended(seen.main.outcome(OK, *FAILURES), seen.settled)
+    if not 0 < within < ENOUGH:
+        return None
+    return seen.time.seconds + (ENOUGH / within - 1) * seen.settled.seconds
 
 
 def _count_rates(through: Floats, at: Floats, time: RateWindow, bins: int) -> Floats:

@@ -281,6 +281,31 @@ def test_a_rate_of_few_requests_is_told_apart_only_where_it_is_clear(tmp_path: P
     assert found("requests_per_s", base, seven).word(rule) == FEW
 
 
+def in_waves(path: Path, waves: int) -> Evaluation:
+    """10 users, 2.5 s a request, all at the same time."""
+    sends = [2.5 * wave for wave in range(waves) for _ in range(10)]
+    return seen(path, [answered(500, 2500, sent_at=10.0 + at) for at in sends])
+
+
+def test_runs_that_are_too_short_for_a_rate_are_named(tmp_path: Path) -> None:
+    """Four waves take 10 s. Between the first answers and the last send, 5 s, 30 requests end;
+    32 take 5.33 s, so the run takes 10.33 s, written as 20 s."""
+    short, same = in_waves(tmp_path / "a", 4), in_waves(tmp_path / "b", 4)
+    for figure in ("requests_per_s", "output_tokens_per_s"):
+        change = found(figure, short, same)
+        assert (change.difference, change.ends, change.ratio_ends) == (
+            0.0,
+            (None, None),
+            (None, None),
+        )
+        assert change.word(parse_rule("requests_per_s > 1")) == FEW
+        assert change.note == "too short for a rate: 10 s in the base, 10 s here; at least 20 s"
+    longer = in_waves(tmp_path / "c", 8)
+    assert found("requests_per_s", longer, longer).word(parse_rule("requests_per_s > 1")) == SAME
+    silent = seen(tmp_path / "d", [failed(sent_at=10.0 + i) for i in range(100)])
+    assert found("requests_per_s", longer, silent).word(parse_rule("requests_per_s > 1")) == WORSE
+
+
 def test_too_few_values_have_no_interval(tmp_path: Path) -> None:
     base = seen(tmp_path / "a", drawn(400, 1))
     seven = seen(tmp_path / "c", drawn(7, 2))
