@@ -49,12 +49,12 @@ DECIDED: Final = "Every SLO was decided after "
 """The note of a run that ended at a look at its rules begins so."""
 
 COUNTED_BEFORE: Final = " records that run.json counted"
+"""The text in ``Run.unread`` of a file from which records are gone ends so."""
 NOT_FINISHED: Final = "the run did not finish"
 NO_END: Final = (
     f"{NOT_FINISHED}: its load generator ended before it wrote the end, and why is not known"
 )
 """In ``unread``. It was killed, or failed before that."""
-"""The text in ``Run.unread`` of a file from which records are gone ends so."""
 
 Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 """Unix seconds. Beyond these bounds there is no date."""
