@@ -52,7 +52,7 @@ def test_levels_of_two_gateways(tmp_path: Path) -> None:
     for name in ("a", "b"):
         run = runs[name]
         assert [one.quantity for one in run.level.added] == ["ttft", "token", "itl", "latency"]
-        assert (run.lost, run.direct_failed, run.last, run.note) == (0, 0, False, "")
+        assert (run.lost, run.direct_failed, run.stop, run.beyond) == (0, 0, "", False)
         # 1 s of CPU in each of five blocks, over all of its answers
         requests = run.level.added[0].samples
         assert run.level.cpu_ms_per_request == pytest.approx(5000 / requests)
