@@ -85,7 +85,7 @@ def test_what_the_simulator_does_is_what_the_client_sees(
 ) -> None:
     for kind in STREAMED:
         record = ask(simulator, kind, quirks)
-        assert (record.outcome, len(record.chunk_us)) == streamed, (kind, record.message)
+        assert (record.outcome, len(record.chunk_us)) == streamed, (kind, record.error)
         if record.outcome == "ok":
             assert record.finish_reason == ("stop" if "eos" in quirks else "length"), kind
             tokens = 3 if "eos" in quirks else TOKENS
@@ -98,7 +98,7 @@ def test_what_the_simulator_does_is_what_the_client_sees(
             ), kind
     for kind in POOLED:
         record = ask(simulator, kind, quirks)
-        assert record.outcome == pooled, (kind, record.message)
+        assert record.outcome == pooled, (kind, record.error)
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
@@ -120,7 +120,7 @@ def test_an_answer_in_one_piece_fails_as_it_is_asked_to(simulator: Any, kind: st
         ("draft_tokens=3,acceptance=1", "ok"),
     ):  # fmt: skip
         record = ask(simulator, kind, quirks, streaming=False)
-        assert record.outcome == outcome, (quirks, record.message)
+        assert record.outcome == outcome, (quirks, record.error)
         if outcome == "ok":
             assert record.output_tokens == (3 if "eos" in quirks else TOKENS)
 
