@@ -90,8 +90,12 @@ def _describe_statuses(outages: Sequence[Outage]) -> str:
 def describe_statuses(counts: Mapping[str, int]) -> str:
     """`` (212 got HTTP 503, 3 HTTP 502)``"""
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    listed = ", ".join(f"{count:,} HTTP {status}" for status, count in ordered)
-    return f" ({listed.replace(' ', ' got ', 1)})" if listed else ""
+    if not ordered:
+        return ""
+    (first_status, first_count), *others = ordered
+    listed = [f"{first_count:,} got HTTP {first_status}"]
+    listed += [f"{count:,} HTTP {status}" for status, count in others]
+    return f" ({', '.join(listed)})"
 
 
 def count_statuses(lost: RequestSelection) -> dict[str, int]:
