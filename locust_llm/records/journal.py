@@ -107,6 +107,8 @@ def lock_file(path: Path) -> int | None:
 
     The process with the lock of a run's records is its control.
     """
+    if not path.is_file():  # to open a device may already do something
+        return None
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -122,17 +124,16 @@ def lock_file(path: Path) -> int | None:
 def is_locked(path: Path) -> bool:
     """Whether some process has the lock of a file: of a run's records, that the run is on."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_regular(path)
     except OSError:
         return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(file)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
     return False
 
 

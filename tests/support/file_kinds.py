@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from locust_llm.commands import load_command
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.profile_export_jsonl import format_record_line
+from locust_llm.records.record_parts import WaitingRows, name_part, write_part
 from locust_llm.records.run_facts import RECORDS, write_run
 from support.damaged import a_whole_run, records
 from support.evalscope import a_database
@@ -76,6 +77,8 @@ FILES: Final = (
     "one/profile_export_aiperf.json", "one/profile_export_aiperf.csv", "one/summary.md",
     "one/timeline.svg",
     "one/junit.xml", "one/journal", "one/stages", "one/canary.jsonl",
+    "one/records", "one/records/000001.parquet", "one/records/000002.jsonl",
+    "columns/records", "columns/records/000001.parquet", "columns/records/000002.jsonl",
     "sweep/run.json", "sweep/profile_export.jsonl", "sweep/sweep.csv", "sweep/stages",
     "sweep/stages/1",
     "sweep/stages/1/run.json", "sweep/stages/1/profile_export.jsonl", "sweep/stages/1/report.html",
@@ -87,8 +90,8 @@ FILES: Final = (
 """Each of these files is replaced."""
 
 COMMANDS: Final = (
-    "report one", "report sweep", "report sweep --stages", "report one --spans more.jsonl",
-    "report one --records more.jsonl", "figure one", "compare one sweep", "compare one whole",
+    "report one", "report columns", "report sweep", "report sweep --stages", "report one --spans more.jsonl",
+    "report one --records more.jsonl", "figure one", "compare one sweep", "compare one whole", "compare columns whole",
     "compare whole one",
     "compare more.jsonl one/profile_export_aiperf.json", "compare --last 2 --runs .",
     "pareto sweep", "history .",
@@ -96,7 +99,7 @@ COMMANDS: Final = (
     "import more.jsonl --report-dir new",
     "import evalscope --report-dir new", "export one --format vllm-bench",
     "export one --format pytorch",
-    "export one --format benchmark-report", "export one --format parquet", "comment one",
+    "export one --format benchmark-report", "export one --format parquet", "export columns --format parquet", "comment one",
     "comment whole --base one",
     "upload one file:///{here}/store", "twin fit one sweep", "twin drift twin.toml sweep",
     "twin drift twin.toml one",
@@ -104,6 +107,9 @@ COMMANDS: Final = (
     "plan twin.toml --arrivals more.jsonl --slo ttft\xa0p95<1s",
 )  # fmt: skip
 """Each entry has a command's words. Words may have non-breaking blanks."""
+
+
+NO_RUNS: Final = ("twin.toml", "more.jsonl", "evalscope")
 
 
 class Case(NamedTuple):
@@ -131,9 +137,10 @@ def cases() -> Iterator[Case]:
     """Lists every command with each file that it may read."""
     for command in COMMANDS:
         words = command.replace("/", " ").split()
+        reads_all = bool({"history", "--last"} & {*words})  # each folder with a run
         for file in FILES:
             folder = file.partition("/")[0]
-            if folder in words or ("history" in file and {"history", "--last"} & {*words}):
+            if folder in words or (reads_all and folder not in NO_RUNS):
                 yield from (Case(file, kind, command) for kind in KINDS)
 
 
@@ -145,6 +152,11 @@ def make_whole(home: Path) -> None:
         (home / name / RECORDS).write_bytes(
             b"".join(format_record_line(record) + b"\n" for record in records(40))
         )
+        write_records_part(home / name, (0, (home / name / RECORDS).stat().st_size))
+    (home / "columns").mkdir()
+    write_run(home / "columns", a_whole_run())
+    (home / "columns" / RECORDS).touch()  # as of a run with --no-jsonl
+    write_records_part(home / "columns", (0, 0))
     (home / "sweep").mkdir()
     fill_sweep(
         home / "sweep", {1: steps(200), 2: steps(400), 4: steps(600)}, slo=("ttft p50 < 300ms",)
@@ -165,6 +177,16 @@ def make_whole(home: Path) -> None:
         assert ending.status in (ExitStatus.OK, ExitStatus.INCOMPLETE, ExitStatus.RULE_FAILED), (
             ending
         )
+
+
+def write_records_part(folder: Path, lines: tuple[int, int]) -> None:
+    """Writes 40 records as columns. ``lines``: their bytes in the file of lines."""
+    rows = WaitingRows()
+    for record in records(40):
+        rows.add(record)
+    part = name_part(folder, 1)
+    part.parent.mkdir()
+    write_part(part, rows, lines, lambda: None)
 
 
 def replace_file(home: Path, case: Case) -> None:
