@@ -799,7 +799,9 @@ def _name_runs(names: Sequence[str], pairs: Sequence[RunPair]) -> Iterator[str]:
         for text in pair.warnings:
             runs_of.setdefault(text, []).append(name)
     for text, runs in runs_of.items():
-        yield f"WARNING: {', '.join(runs)}: {text}"
+        named = ", ".join(runs)
+        prefix = "" if text.startswith(f"{named}: ") else f"{named}: "  # a folder's own problem
+        yield f"WARNING: {prefix}{text}"
 
 
 def _describe_unseen_changes(known: int) -> str:

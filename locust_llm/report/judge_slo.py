@@ -918,7 +918,9 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     at = (passing or unbroken or [telling])[-1]
     result = _result(at, rule)
     assert result is not None
-    status, reason = INCONCLUSIVE, f"capacity {found.format_interval(sweep.unit)}"
+    names = {one.rule for stage in search.stages for one in stage.rules}
+    alone = " by this rule alone" if len(names) > 1 else ""
+    status, reason = INCONCLUSIVE, f"capacity {found.format_interval(sweep.unit)}{alone}"
     if found.low is not None:
         interval = "" if found.is_open else " (95% interval)"
         reason = f"{reason}{interval}; the value is at {describe_levels(sweep.axis, at)}"

@@ -213,16 +213,19 @@ def measure_steady_state(
     if due <= 0:
         return SteadyState(in_flight=in_flight, residual=residual, per_s_error=error)
     answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
-    by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)
-    kept_up: bool | None = answered + by_chance >= MIN_ANSWERED_SHARE * due
-    if kept_up and (due < MIN_DUE or answered < MIN_SEEN_SHARE * due):
-        kept_up = None  # the time is too short for its rate, or for its requests
+    by_chance = min(max(0, due - finished), int(CHANCE_FACTOR * (2 * in_flight) ** 0.5))
+    completed = min(1.0, (answered + by_chance) / due)
+    kept_up = completed >= MIN_ANSWERED_SHARE
+    # else the time is too short for its rate, or for its requests
+    known = not kept_up or (due >= MIN_DUE and answered >= MIN_SEEN_SHARE * due)
     return SteadyState(
         in_flight=in_flight,
         residual=residual,
         per_s_error=error,
-        delivered=answered / due,
-        kept_up=kept_up,
+        answered_share=answered / due,
+        by_chance=by_chance,
+        completed_share=completed if known else None,
+        kept_up=kept_up if known else None,
     )
 
 

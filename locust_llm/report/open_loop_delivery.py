@@ -18,6 +18,7 @@ from locust_llm.report.array_types import Floats
 from locust_llm.report.measurement_window import describe_needed_load, describe_used_up_load
 from locust_llm.report.outages import describe_outages, describe_requests_without_answer
 from locust_llm.report.request_selection import RequestSelection, mean_of_known
+from locust_llm.report.summary_rows import SteadyState
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.load_generator_health import (
     DELAYS,
@@ -68,7 +69,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     of a kind)."""
     completed: int
     """The arrivals that were answered without a failure by then, and not during the drain. A stage
-    counts all that were answered in its measured time, whenever they were due."""
+    counts all that were answered in its measured time, whenever they were due, so it may have
+    more than were due."""
     never_started: int
     """The arrivals that had found no free user by then."""
     at_gate: int = 0
@@ -98,9 +100,12 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The mean wait at the gate, which is a part of that time."""
     out_of_users: bool = False
     """``--max-users`` was reached while arrivals waited."""
+    by_chance: int | None = None
+    """Of a stage: so many more were due, and may be in flight at its end by chance. None: it is no
+    stage."""
     completed_share: float | None = None
-    """completed / expected, at most 1. None: requests last as long as half of the run, which is too
-    short."""
+    """completed / expected, at most 1; of a stage (completed + by_chance) / expected. None: requests
+    last as long as half of the run, which is too short, or the stage is."""
     cancelled: int = 0
     """The due arrivals that were cancelled on purpose. They are neither success nor failure, and in
     no share."""
@@ -183,9 +188,11 @@ def measure_delivery(
     run: Run,
     verdict: ClientVerdict | None,
     through: RequestSelection | None = None,
+    steady: SteadyState | None = None,
 ) -> Delivery | None:
     """``main``: the requests of the profiling phase; ``through``: of a stage those that ended in
-    its measured time, whenever they were due. None for a closed loop, and before anything was due.
+    its measured time, whenever they were due; ``steady``: what they show. None for a closed loop,
+    and before anything was due.
 
     Every turn of a conversation is an arrival; of a fixed schedule only the first ones are, so only
     they are counted.
@@ -202,7 +209,10 @@ def measure_delivery(
     later = float((tried["turn"] > 0).sum()) / arrived.size if arrived.size else 0.0
     in_time = arrived.where(arrived["closed_at"] <= run.profiling_at + offer.duration_s)
     completed = min(in_time.outcome(OK).size, sent) if through is None else through.outcome(OK).size
-    cancelled = min(arrived.outcome(CANCELLED).size, sent - completed) if through is None else 0
+    if through is None:
+        cancelled = min(arrived.outcome(CANCELLED).size, sent - completed)
+    else:
+        cancelled = min(through.outcome(CANCELLED).size, offer.due)
     counted = offer.due - cancelled
     per_s = offer.due / offer.duration_s
     ttft_s = mean_of_known(main.outcome(OK)["ttft_s"])
@@ -236,11 +246,12 @@ def measure_delivery(
         expected=float(counted),
         end=SCHEDULE_END if describe_used_up_load(run) else STOP,
     )
-    if through is not None:  # Steady.kept_up says whether the server fell behind
-        return (
-            delivery
-            if delivery.share >= MIN_DELIVERED_SHARE
-            else replace(delivery, cause=_cause(delivery, run, verdict))
+    if through is not None:
+        return replace(
+            delivery,
+            by_chance=0 if steady is None else steady.by_chance,
+            completed_share=None if steady is None else steady.completed_share,
+            cause="" if delivery.share >= MIN_DELIVERED_SHARE else _cause(delivery, run, verdict),
         )
     if delivery.share >= MIN_DELIVERED_SHARE:
         due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
@@ -660,12 +671,15 @@ def describe_completed(delivery: Delivery) -> str:
     share where these are not all."""
     d = delivery
     share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
-    rate = (
-        f"{share}{d.completed_per_s:.2f}/s {describe_span(d)}, {d.completed:,} of {d.due:,} "
-        f"that were due"
-    )
+    rate = f"{share}{d.completed_per_s:.2f}/s {describe_span(d)}, "
+    if d.by_chance is None:
+        rate += f"{d.completed:,} of {d.due:,} that were due"
+    else:
+        rate += f"{d.completed:,} answered and {d.due:,} due in it"
     if d.cancelled:
         rate += f"; {d.cancelled:,} were cancelled on purpose, and are in no share"
+    if d.by_chance is not None:
+        return rate + _describe_stage_share(d)
     counted = d.due - d.cancelled
     left_out = 0 if d.expected is None else round(counted - d.expected)
     if not left_out:
@@ -685,6 +699,16 @@ def describe_completed(delivery: Delivery) -> str:
     if d.completed_share is None:
         return f"{flight}: too short a run for a share"
     return f"{flight}: the share is of the remaining {counted - left_out:,}"
+
+
+def _describe_stage_share(delivery: Delivery) -> str:
+    """``. 2 more may be in flight by chance, and count as completed``"""
+    if delivery.completed_share is None:
+        return ": too few, or too short a time, for a share"
+    if not delivery.by_chance:
+        return ""
+    counts = "counts" if delivery.by_chance == 1 else "count"
+    return f". {delivery.by_chance:,} more may be in flight by chance, and {counts} as completed"
 
 
 def _rates(delivery: Delivery) -> tuple[str, str]:

@@ -174,7 +174,9 @@ def summarise_run(
     if run.has_no_end and not run.health and shown is not None and shown.level == FINE:
         shown = None  # the processes write how they were at the end of a run
     conditions = _conditions(main, time, run, shown)
-    delivered = measure_delivery(main, run, verdict, None if within is None else ended)
+    steady = measure_steady_state(everything, ended, span, run)
+    through = None if within is None else ended
+    delivered = measure_delivery(main, run, verdict, through, steady)
     outages = find_run_outages(columns, run) if outages is None else tuple(outages)
     silent_from = find_silent_from(outages, run) if swept is None else None
     effects = measure_disruptions(everything, run, outages)
@@ -226,7 +228,7 @@ def summarise_run(
         slos=slos,
         slo_status=combine_results(slos),
         good=measure_goodput(seen) if swept is None else None,
-        steady=measure_steady_state(everything, ended, span, run),
+        steady=steady,
         outages=outages if compared is None else (),
         growth=fit_ttft_growth(main) if swept is None else None,
         interference=interference,

@@ -204,11 +204,15 @@ class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
     no waves."""
     per_s_error: float | None = None
     """The standard error of the requests answered a second. None: there are too few."""
-    delivered: float | None = None
-    """For an open loop: the requests answered in this time, over the ones that were due in it."""
+    answered_share: float | None = None
+    """For an open loop: the requests answered in this time, over the ones that were due in it. It is
+    above 1 where more were in flight at the begin than at the end."""
+    by_chance: int = 0
+    """The missing ones of these that may be in flight by chance."""
+    completed_share: float | None = None
+    """(answered + ``by_chance``) / due, at most 1. None: the time is too short."""
     kept_up: bool | None = None
-    """For an open loop: at least 95 % was delivered, or the missing requests may be inside by
-    chance."""
+    """For an open loop: ``completed_share`` is at least 95 %. None: the time is too short."""
 
     @property
     def stationary(self) -> bool:
@@ -255,11 +259,13 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     """The rows by tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due,
     request_latency, prefill_gate_wait, output_token_throughput_per_user, as in its own summary."""
     in_flight: float | None = None
-    delivered: float | None = None
+    answered_share: float | None = None
     kept_up: bool | None = None
     """These three fields are as in SteadyState."""
+    delivered: float | None = None
+    """``Delivery.share``"""
     completed: float | None = None
-    """The same as ``delivered``, by the name for runs without stages."""
+    """``Delivery.completed_share``"""
     attainment: float | None = None
     """The share of the requests that ended in its measured time and meet every condition. None: no
     rule has any."""

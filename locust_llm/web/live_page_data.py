@@ -503,11 +503,11 @@ class RunView:
         )
 
     def _so_far(self, live: LivePageTallies) -> Json:
-        # while the load goes on, the cards are of the moment of the charts' last point
-        if self.control is not None and not (self._goes_on and live.points):
+        # the cards are of the moment of the charts' last point
+        if self.control is not None and not live.points:
             self._look_at_rules(self.control, live.seconds)
         return {
-            "table": live.table(),
+            "table": live.table_of_point(),
             "client": live.stats.client(),
             "rules": self._board.cards(),
             "slo": None,

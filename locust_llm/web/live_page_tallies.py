@@ -261,6 +261,8 @@ class LivePageTallies:
         self._clock = clock
         self.tokens_per_s = 0.0
         """The rate of the last tick, for the tile and the last point of the chart."""
+        self._of_point: dict[str, LatencyRow] = {}
+        """The table at the charts' last point, by label."""
         self._ticks = 0
         self._phase = ""
         self._stage = 0
@@ -389,6 +391,7 @@ class LivePageTallies:
         if len(self.points) > MAX_POINTS:
             del self.points[::2]
             self.step *= 2
+        self._of_point = {row.label: row for row in self.table()}
 
     def _note_hole(self) -> None:
         """Note the time since the last tick where it is a hole in the readings."""
@@ -420,6 +423,17 @@ class LivePageTallies:
                 LatencyRow(label, count, shorten(recent_ms), whole.count, shorten(whole_ms))
             )
         return [*rows, *self.by_name()]
+
+    def table_of_point(self) -> list[LatencyRow]:
+        """The table, with the last seconds before the charts' last point, as the charts have them.
+        After the stop no point comes, and requests still end."""
+        return [self._take_recent(row) for row in self.table()]
+
+    def _take_recent(self, row: LatencyRow) -> LatencyRow:
+        of_point = self._of_point.get(row.label)
+        if of_point is None:
+            return row
+        return msgspec.structs.replace(row, count=of_point.count, recent_ms=of_point.recent_ms)
 
     def _list_recent(self, tag: str) -> tuple[int, list[float] | None]:
         """(count, percentiles in ms) of the last seconds. The first row with a TTFT has the same

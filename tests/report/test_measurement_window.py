@@ -57,7 +57,7 @@ def test_rates_are_of_what_ended_within_the_measured_time() -> None:
     assert summary.steady is not None
     assert summary.steady.in_flight == pytest.approx(2)
     assert summary.steady.residual == pytest.approx(0)  # 10 in 20 s x 4 s = 2
-    assert summary.steady.delivered is None
+    assert summary.steady.answered_share is None
 
 
 def test_waiting_at_the_gate_is_inside() -> None:
@@ -84,7 +84,7 @@ def test_what_was_delivered_is_over_what_was_due() -> None:
     ]
     summary = summed_up(*records, run=run)
     assert summary.steady is not None
-    assert summary.steady.delivered == pytest.approx(0.6)
+    assert summary.steady.answered_share == pytest.approx(0.6)
     # at most 3 can be inside, by whatever chance: that makes 9 of 10
     assert summary.steady.kept_up is False
 
@@ -102,7 +102,7 @@ def test_a_queue_that_grows_is_no_chance() -> None:
         found = summed_up(*answers, *open_yet, run=run).steady
         assert found is not None
         assert found.in_flight == pytest.approx(due / 4, rel=0.1)
-        assert found.delivered == 0.5
+        assert found.answered_share == 0.5
         assert found.kept_up is kept_up
 
 
@@ -112,7 +112,7 @@ def test_failures_are_not_inside_by_chance() -> None:
     )
     found = summed_up(*[asked(10 + i, 2.0) for i in range(9)], failed(sent_at=12.0), run=run).steady
     assert found is not None
-    assert (found.delivered, found.kept_up) == (0.9, False)
+    assert (found.answered_share, found.kept_up) == (0.9, False)
 
 
 def test_what_is_no_stage_of_a_sweep_is_measured_from_its_first_send_to_its_last_end() -> None:
@@ -266,7 +266,7 @@ def test_a_stage_that_is_too_short_for_its_requests_does_not_show_that_the_serve
     )
     summary = summed_up(*(asked(10.0 + i, seconds) for i in range(20)), run=run)
     assert summary.steady is not None
-    assert summary.steady.delivered == pytest.approx(answered_share)
+    assert summary.steady.answered_share == pytest.approx(answered_share)
     assert summary.steady.kept_up is kept_up
 
 

@@ -32,6 +32,7 @@ from locust_llm.report.measurement_window import (
     find_measured_span,
     find_pauses,
     find_settled_window,
+    measure_steady_state,
     select_ended_in,
 )
 from locust_llm.report.open_loop_delivery import describe_arrivals, measure_delivery
@@ -413,7 +414,9 @@ def load_run(folder: Path) -> LoadedRun:
         time = RateWindow(loaded)
         ended = select_ended_in(everything, loaded)
         settled = None
-    schedule = measure_delivery(main, run, facts.client, None if within is None else ended)
+    through = None if within is None else ended
+    steady = measure_steady_state(everything, ended, time.span, run)
+    schedule = measure_delivery(main, run, facts.client, through, steady)
     records = RecordFile(path)
     seen = Evaluation(
         main, run, facts.client, schedule, records, ended, time,

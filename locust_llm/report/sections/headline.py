@@ -382,10 +382,7 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
             result.status, f"limit {_limit(rule)}"
         )
         return f"{what} is {_value(rule, result)}, {side}"
-    less = rule.op.startswith("<")
-    side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(
-        result.status, "limit"
-    )
+    side = _name_side(rule, result)
     if math.isinf(result.observed or 0):
         lands_on = "failed" if result.worst is None else "cut"
         counts = "" if side == "limit" else "which counts as "
@@ -403,6 +400,19 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         # what completed by the stop is over less
         what += f" over {format_brief(conditions.duration_s, ' s', 3)}"
     return f"{what} is {_value(rule, result)}, {side} {_limit(rule)}"
+
+
+def _name_side(rule: Rule, result: SloResult) -> str:
+    """On which side of the limit the value is. A value that equals the limit is on none."""
+    less = rule.op.startswith("<")
+    if result.status == PASS:
+        at_limit = "at least" if rule.op == ">=" else "above"
+        return "within" if less else at_limit
+    if result.status == FAIL and result.observed == result.limit:
+        return "not below" if less else "not above"
+    if result.status == FAIL:
+        return "above" if less else "below"
+    return "limit"
 
 
 def _beside_answers(rule: Rule, conditions: Conditions) -> str:

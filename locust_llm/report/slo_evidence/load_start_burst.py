@@ -58,11 +58,14 @@ def describe_start_burst(rule: Rule, seen: Evaluation) -> str:
         return ""
     begin = float(seen.main["asked_at"].min())
     until_s = max(1, math.ceil(float(broken.at[(broken.low > 0) & is_early].max()) - begin))
-    which = f"all {_name_broken(rule, count)}"
+    which = _name_broken(rule, count)
     if early < count:
-        which = f"{early} of {_name_broken(rule, count)}"
-    early_requests = f"{which} were sent in the first {until_s} s, while the load started"
-    return f"{early_requests}{_advise_warmup(seen.run, until_s, 'them')}"
+        which = f"{early} of {which}"
+    elif count > 1:
+        which = f"all {which}"
+    were, them = ("was", "it") if early == 1 else ("were", "them")
+    early_requests = f"{which} {were} sent in the first {until_s} s, while the load started"
+    return f"{early_requests}{_advise_warmup(seen.run, until_s, them)}"
 
 
 def describe_decided_rest(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:

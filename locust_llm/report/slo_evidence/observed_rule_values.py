@@ -148,6 +148,8 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
         value = d.share if rule.metric == "delivered" else d.completed_share
         counted = d.due if rule.metric == "delivered" else d.due - d.cancelled
         why = "requests last as long as half of the run"
+        if d.by_chance is not None:
+            why = "the measured time is too short for its requests"
         if not counted:
             why = "all requests were cancelled on purpose"
         return ObservedValue(value, None, counted, note=why if value is None else "")

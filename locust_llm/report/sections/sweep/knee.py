@@ -716,12 +716,12 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 def is_too_short_for_its_requests(level: LoadLevel) -> bool:
     """Its measured time saw too few requests due, or too few of them answered, to show whether the
     server keeps up."""
-    return level.succeeded > 0 and level.delivered is not None and level.kept_up is None
+    return level.succeeded > 0 and level.answered_share is not None and level.kept_up is None
 
 
 def _explain_no_saturation(axis: str, levels: Sequence[LoadLevel]) -> str:
     """Why no stage shows whether the server keeps up."""
-    if all(level.delivered is None for level in levels):
+    if all(level.answered_share is None for level in levels):
         return "The number of due requests is unknown."
     short = [level for level in levels if level.sound and is_too_short_for_its_requests(level)]
     if not short:
@@ -734,17 +734,17 @@ def _explain_no_saturation(axis: str, levels: Sequence[LoadLevel]) -> str:
 
 def _answered_by_visits(visits: Sequence[LoadLevel]) -> str:
     """``57.1% to 100.0% of the due requests``"""
-    shares = [level.delivered or 0.0 for level in visits]
+    shares = [level.answered_share or 0.0 for level in visits]
     return f"{min(shares):.1%} to {max(shares):.1%} of the due requests"
 
 
 def _answered(level: LoadLevel) -> str:
     chance = (
         ", the rest may happen to be in flight"
-        if level.kept_up and (level.delivered or 0.0) < MIN_ANSWERED_SHARE
+        if level.kept_up and (level.answered_share or 0.0) < MIN_ANSWERED_SHARE
         else ""
     )
-    share = level.delivered or 0.0
+    share = level.answered_share or 0.0
     if round(share, 3) > 1:
         return (
             f"more requests than were due ({share:.1%}), because some were due before the measured "

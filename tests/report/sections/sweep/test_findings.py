@@ -84,12 +84,12 @@ def test_an_open_loop_has_what_it_delivered() -> None:
     )
     records = steps(400)
     found = summarise_sweep(run, [(one, summarise_run(collect_columns(records), one, 0, records))])
-    assert found.levels[0].delivered == pytest.approx(0.8)
+    assert found.levels[0].answered_share == pytest.approx(0.8)
     assert found.levels[0].kept_up is False
     assert {knee.rule: knee.value for knee in found.knees}["saturation"] is None
     assert found.levels[0].users is None
     assert summary.steady is not None
-    assert summary.steady.delivered is None
+    assert summary.steady.answered_share is None
 
 
 def collapsed_stage(axis: str, rule: str) -> tuple[Summary, SweepSummary]:

@@ -333,7 +333,7 @@ def test_five_stages_make_a_fit() -> None:
 
 def test_the_rate_that_the_server_keeps_up_with() -> None:
     offered = ((2, 1.0, True), (4, 0.9, True), (8, 0.94, False), (16, 0.4, False))
-    stages = [a_level(rate, delivered=share, kept_up=kept) for rate, share, kept in offered]
+    stages = [a_level(rate, answered_share=share, kept_up=kept) for rate, share, kept in offered]
     found = knee("saturation", RATE, *stages)
     assert (found.value, found.low, found.high) == (4, 4, 8)
     assert found.text == (
@@ -341,7 +341,7 @@ def test_the_rate_that_the_server_keeps_up_with() -> None:
         "may happen to be in flight; at 8 94.0% of the due requests."
     )
     assert knee("saturation", RATE, stages[0]).high is None
-    more = knee("saturation", RATE, a_level(2, delivered=1.03, kept_up=True))
+    more = knee("saturation", RATE, a_level(2, answered_share=1.03, kept_up=True))
     assert (
         "it answered more requests than were due (103.0%), because some were due before the "
         "measured time; " in more.text
@@ -386,7 +386,7 @@ def test_nothing_rests_on_a_stage_to_which_the_client_was_not_up() -> None:
     """The last stage, were it to count, would double Xmax and fit no law."""
     whole = saturating(1, 2, 4, 8, 16)
     burnt = a_level(
-        32, 20.0, 100.0, slo="PASS", goodput_per_s=99.0, delivered=1.0, kept_up=True, **BURNT
+        32, 20.0, 100.0, slo="PASS", goodput_per_s=99.0, answered_share=1.0, kept_up=True, **BURNT
     )
     for axis in (CONCURRENCY, RATE, PREFILL, INPUT):
         sound = find_knees(axis, whole)[1:]
@@ -401,12 +401,12 @@ def test_nothing_rests_on_a_stage_to_which_the_client_was_not_up() -> None:
 @pytest.mark.parametrize("axis", [CONCURRENCY, RATE, PREFILL, INPUT])
 def test_where_every_stage_is_burnt_all_is_inconclusive(axis: str) -> None:
     slo, *found = find_knees(
-        axis, levels("PASS?", "FAIL?", goodput_per_s=1.0, delivered=1.0, kept_up=True)
+        axis, levels("PASS?", "FAIL?", goodput_per_s=1.0, answered_share=1.0, kept_up=True)
     )
     assert (slo.value, slo.high) == (1, 2)
     found += find_knees(
         axis,
-        levels("INCONCLUSIVE?", "INCONCLUSIVE?", goodput_per_s=1.0, delivered=1.0, kept_up=True),
+        levels("INCONCLUSIVE?", "INCONCLUSIVE?", goodput_per_s=1.0, answered_share=1.0, kept_up=True),
     )
     assert all(k.value is None and k.low is None and k.high is None for k in found)
     assert {k.text for k in found} == {

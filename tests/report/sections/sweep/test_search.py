@@ -340,8 +340,8 @@ def test_nothing_is_claimed_where_no_stage_passes_and_none_fails() -> None:
 
 
 def test_stages_of_one_rate_that_differ_leave_open_whether_the_server_keeps_up() -> None:
-    kept = a_level(1.0, delivered=1.0, kept_up=True, duration_s=4.0, number=2)
-    cut = a_level(1.0, delivered=0.571, kept_up=False, duration_s=6.5, number=3)
+    kept = a_level(1.0, answered_share=1.0, kept_up=True, duration_s=4.0, number=2)
+    cut = a_level(1.0, answered_share=0.571, kept_up=False, duration_s=6.5, number=3)
     empty = a_level(1.0, succeeded=0, number=1)
     (knee,) = (
         knee for knee in find_knees("request-rate", [empty, kept, cut]) if knee.rule == "saturation"

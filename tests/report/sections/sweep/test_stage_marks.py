@@ -39,10 +39,10 @@ def test_limits_for_a_gateway_are_not_above_the_rate_of_the_stage() -> None:
 def test_a_measured_time_shorter_than_a_request_shows_no_throughput() -> None:
     """30 requests were due in 3.5 s and took 11.7 s each: none of them ended in that time."""
     levels = (
-        a_level(1.0, 0.9, delivered=0.9, kept_up=True),
+        a_level(1.0, 0.9, answered_share=0.9, kept_up=True),
         a_level(
             8.0, 0.0, latency_ms=11_700.0, succeeded=30, duration_s=3.5, arrivals_per_s=8.0,
-            delivered=0.0, kept_up=None,
+            answered_share=0.0, kept_up=None,
         ),
     )  # fmt: skip
     sweep = SweepSummary(axis=RATE, unit="requests/s", levels=levels, ended="")
@@ -62,7 +62,7 @@ def test_a_measured_time_shorter_than_a_request_shows_no_throughput() -> None:
     assert find_saturation_knee(RATE, [unused]).text == "No stage can be used."
     closed = a_level(8.0)
     assert find_saturation_knee(RATE, [closed]).text == "The number of due requests is unknown."
-    refused = a_level(8.0, 0.0, succeeded=0, delivered=0.0, kept_up=False)
+    refused = a_level(8.0, 0.0, succeeded=0, answered_share=0.0, kept_up=False)
     assert format_request_rate(refused) == "0.00"
 
 
