@@ -584,9 +584,11 @@ def has_same_last_line(path: Path, part: RecordPart) -> bool:
     """Whether the last record of a part is the last one of its lines in profile_export.jsonl,
     ``path``: then no line before it became longer or shorter. Raises OSError and ValueError."""
     with open_regular(path) as file:
-        file.seek(max(part.lines_begin, part.lines_end - HEAD_BYTES))
-        lines = file.read(part.lines_end - file.tell())
-    return lines.endswith(b"\n") and parse_record_line(lines.splitlines()[-1]).id == part.last_id
+        begin = file.seek(max(part.lines_begin, part.lines_end - HEAD_BYTES))
+        lines = file.read(part.lines_end - begin)
+    if begin + len(lines) < part.lines_end or not lines.endswith(b"\n"):
+        return False
+    return parse_record_line(lines.splitlines()[-1]).id == part.last_id
 
 
 def _pick_evenly(

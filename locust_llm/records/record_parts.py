@@ -205,6 +205,8 @@ class RecordPart:
             self.lines_end = int(self.table.metadata["lines_end"])
         except KeyError as error:
             raise ValueError(f"its metadata lack {error}") from None
+        if not 0 <= self.lines_begin <= self.lines_end:
+            raise ValueError("its metadata contradict each other")
 
     def records(
         self, rows: Sequence[int] | None = None, needed: Collection[str] | None = None

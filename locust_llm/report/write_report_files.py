@@ -183,6 +183,8 @@ def read(folder: Path | str) -> Results:
     file = RecordFile(folder / RECORDS)
     requests, gaps = make_data_frames(file, load_reading_pace(folder))
     run, _ = _run(folder, requests)
+    profiled = requests.has("phase", "profiling") & ~requests.has("outcome", RETRIED)
+    run = find_gone_records(folder, run, int(profiled.sum()))
     return Results(requests.to_frame(), gaps, run, file.unread.count, folder)
 
 

@@ -75,6 +75,27 @@ def test_all_files_are_the_same(tmp_path: Path) -> None:
     assert len(measure_run(tmp_path / "run").ok) == 44
 
 
+@pytest.mark.parametrize("one_part", [True, False])
+@pytest.mark.parametrize("line", [1, 5, 20, len(MIXED) - 1, len(MIXED)])
+def test_lines_that_are_gone_are_named_by_all_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int, *, one_part: bool
+) -> None:
+    """A part of the removed line has its record, but the lines are the records of the run."""
+    if one_part:
+        monkeypatch.setattr(record_parts, "PART_ROWS", len(MIXED))
+    folder = tmp_path / "run"
+    make(folder, MIXED, jsonl=True, parts=True)
+    lines = (folder / RECORDS).read_bytes().splitlines(keepends=True)
+    del lines[line - 1]
+    (folder / RECORDS).write_bytes(b"".join(lines))
+    gone = "profile_export.jsonl has 46 of the 47 records that run.json counted"
+    found = read(folder)
+    assert (len(found.requests), found.run.unread) == (len(MIXED) - 1, (gone,))
+    assert gone in load_run(folder).notes
+    summary, run = remake_reports(folder)
+    assert (summary.conditions.requests, run.unread) == (46, (gone,))
+
+
 @pytest.mark.slow
 @settings(
     max_examples=12,

@@ -14,7 +14,15 @@ from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.outcomes import OK
 from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record_parts import PARTS
-from locust_llm.records.run_facts import RECORDS, RUN, RateChange, Run, Stage, read_run
+from locust_llm.records.run_facts import (
+    RECORDS,
+    RUN,
+    RateChange,
+    Run,
+    Stage,
+    find_gone_records,
+    read_run,
+)
 from locust_llm.records.server_metrics_history import read_history
 from locust_llm.report.compare.same_workload import (
     ASKED_FOR,
@@ -380,7 +388,8 @@ def load_run(folder: Path) -> LoadedRun:
             f"{format_count(unread.count, 'unreadable line')} of {RECORDS} left out ({first})"
         )
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
-    main = everything.only(columns.requests.has("phase", "profiling"))
+    profiled = columns.requests.has("phase", "profiling")
+    main = everything.only(profiled)
     try:
         facts = decode_json_file(folder / RUN, _Facts)
         known = True
@@ -391,7 +400,7 @@ def load_run(folder: Path) -> LoadedRun:
         notes.append(f"{RUN} {why}: its settings and its client verdict are unknown")
         facts = _Facts(Run(name=folder.name, settings=Settings(), started_at=0.0, profiling_at=0.0))
         known = False
-    run = facts.run
+    run = find_gone_records(folder, facts.run, int(profiled.sum()))
     if run.schema != SCHEMA:
         notes.append(
             f"{RUN} has schema {run.schema}, but this version supports {SCHEMA}: it may be misread"

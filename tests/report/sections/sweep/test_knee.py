@@ -406,7 +406,9 @@ def test_where_every_stage_is_burnt_all_is_inconclusive(axis: str) -> None:
     assert (slo.value, slo.high) == (1, 2)
     found += find_knees(
         axis,
-        levels("INCONCLUSIVE?", "INCONCLUSIVE?", goodput_per_s=1.0, answered_share=1.0, kept_up=True),
+        levels(
+            "INCONCLUSIVE?", "INCONCLUSIVE?", goodput_per_s=1.0, answered_share=1.0, kept_up=True
+        ),
     )
     assert all(k.value is None and k.low is None and k.high is None for k in found)
     assert {k.text for k in found} == {
