@@ -20,6 +20,7 @@ base at each that the base has too.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -918,7 +919,8 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     at = (passing or unbroken or [telling])[-1]
     result = _result(at, rule)
     assert result is not None
-    names = {one.rule for stage in search.stages for one in stage.rules}
+    rules = chain.from_iterable(stage.rules for stage in search.stages)
+    names = {one.rule for one in rules}
     alone = " by this rule alone" if len(names) > 1 else ""
     status, reason = INCONCLUSIVE, f"capacity {found.format_interval(sweep.unit)}{alone}"
     if found.low is not None:
