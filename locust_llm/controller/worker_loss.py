@@ -89,6 +89,7 @@ class WorkerLosses:
                 self.lose(worker, ask_others=False)
             if dead:
                 self._ask_others()
+            self._workers.keep_present()
             alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
             if (
                 alone_s >= (ALL_LOST_S if self._workers.names else FIRST_WORKER_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from locust.rpc.protocol import Message
-from locust.runners import LocalRunner
+from locust.runners import HEARTBEAT_LIVENESS, LocalRunner
 
 import msgspec
 import zmq
@@ -281,6 +281,17 @@ class WorkerRegistry:
     def forget_lost_requests(self, name: str) -> None:
         """The requests of a lost process do not count as lost."""
         self._lost[name] = 0
+
+    def keep_present(self) -> None:
+        """Locust takes a worker for missing after four silent seconds, and stops the run with the
+        last. While all workers are silent, they stay present: ``lost`` decides who is lost."""
+        now = self._clock()
+        if self.alone or any(now - worker.seen_at < QUIET_S for worker in self._members.values()):
+            return
+        for name in self._members:
+            client = self._runner.clients.get(name)
+            if client is not None and client.heartbeat >= 0:
+                client.heartbeat = HEARTBEAT_LIVENESS
 
     def mark_missing(self, name: str) -> None:
         """Locust takes a lost process for missing with its next look, within a second. It would

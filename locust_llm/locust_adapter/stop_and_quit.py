@@ -65,6 +65,7 @@ def detach_end(
         users.on_stop = _ending_the_run(users.on_stop)
     if isinstance(runner, MasterRunner):
         ending.locusts_start, runner.start = runner.start, ending.start  # type: ignore[method-assign]
+        ending.locusts_check, runner.check_stopped = runner.check_stopped, ending.check_stopped  # type: ignore[method-assign]
 
 
 def end_test(environment: Environment) -> None:
@@ -127,6 +128,8 @@ class _DetachedEnd:
         self._stop_users = runner.stop_users
         self.locusts_start: Callable[..., None] = lambda: None
         """Locust's start of a master. A local runner starts in a greenlet that its stop kills."""
+        self.locusts_check: Callable[[], None] = lambda: None
+        """Locust's look whether the run of a master has stopped."""
         self._starting: gevent.Greenlet | None = None
         """The greenlet in which a run of the master starts: it spreads the users."""
         self._ending: gevent.Greenlet | None = None
@@ -153,7 +156,14 @@ class _DetachedEnd:
         finally:
             self._starting = before
 
+    def check_stopped(self) -> None:
+        """Set the state if the run has stopped."""
+        if not self._waits_for_workers():
+            self.locusts_check()
+
     def stop(self, *args: Any, **kw: Any) -> None:
+        if self._waits_for_workers():
+            return
         # Locust's quit, which stops first
         if gevent.getcurrent() is self._ending and not self._stopping:
             self._stop_now(*args, **kw)
@@ -161,7 +171,8 @@ class _DetachedEnd:
             self._detach(self._stop_detached, *args, **kw)
 
     def quit(self) -> None:
-        self._detach(self._quit_detached)
+        if not self._waits_for_workers():
+            self._detach(self._quit_detached)
 
     def stop_users(self, counts: dict[str, int]) -> None:
         """Locust takes a user that ended in this turn of the event loop for a fault, as it is still
@@ -236,6 +247,15 @@ class _DetachedEnd:
         page = self._runner.environment.web_ui
         if page is not None and self._autoquit_s is not None:
             page.stop()
+
+    def _waits_for_workers(self) -> bool:
+        """Whether Locust asks before any run, as the last worker is gone. A master that did what it
+        asks for would hear no other worker."""
+        return (
+            isinstance(self._runner, MasterRunner)
+            and self._runner.state == STATE_INIT
+            and gevent.getcurrent() in self._runner.greenlet
+        )
 
     # -- who asks for it ---------------------------------------------------------------------------
 

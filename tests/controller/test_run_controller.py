@@ -1386,6 +1386,22 @@ def test_a_silent_worker_loses_its_share_after_four_seconds_and_its_place_after_
     assert any("worker a was lost (last heard 0.0 s" in note for note in control.facts().notes)
 
 
+def test_a_run_whose_workers_are_all_silent_is_not_stopped_by_locust(begun: Any) -> None:
+    """Locust counts the heartbeats of a worker down once a second, and stops the run when the count
+    of the last one is below zero. Here both are lost after 15 s, and the run ends at 18 s."""
+    runner, time = Master("a", "b"), VirtualTime()
+    control = begun(runner, time=time)
+    for _ in range(17):
+        time.advance(1.0)
+        assert not control.shutdown.begun
+        assert max(client.heartbeat for client in runner.clients.all) >= 0
+        for client in runner.clients.all:
+            client.heartbeat -= 1
+    time.advance(1.0)
+    assert control.shutdown.begun
+    assert any("all workers were lost" in gap for gap in control.store.missing)
+
+
 def test_users_of_a_lost_worker_are_gone_from_its_last_message_on(begun: Any) -> None:
     """Two workers of four users. One is silent from 10.0 s on, and found lost 15 s later."""
     runner, time = Master("a", "b"), VirtualTime()

@@ -8,6 +8,9 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.master import Master
 from support.records import answered, failed
 
+# isort: split
+from locust.runners import HEARTBEAT_LIVENESS
+
 from locust_llm.controller import worker_registry as module
 from locust_llm.controller.worker_registry import QUIET_S, WorkerLoss
 from locust_llm.records.journal import JOURNALS, Journal
@@ -71,6 +74,19 @@ def test_locust_takes_a_lost_worker_for_missing_at_its_next_look(tmp_path: Path)
     master.clients["a"].heartbeat = -3  # Locust counts on
     master.workers.mark_missing("a")
     assert master.clients["a"].heartbeat == -3
+
+
+def test_the_last_workers_stay_present_while_all_are_silent(tmp_path: Path) -> None:
+    """Locust counts down once a second, and has counted the second down for good."""
+    master = Master(tmp_path, "a", "b", "c")
+    clients = master.clients
+    clients["a"].heartbeat, clients["b"].heartbeat = 0, -1
+    del clients["c"]
+    master.workers.keep_present()  # they were heard just now: Locust may count
+    assert [clients[name].heartbeat for name in "ab"] == [0, -1]
+    master.now += QUIET_S
+    master.workers.keep_present()
+    assert [clients[name].heartbeat for name in "ab"] == [HEARTBEAT_LIVENESS, -1]
 
 
 def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Path) -> None:

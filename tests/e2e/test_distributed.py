@@ -30,6 +30,7 @@ from support.runs import CHAT, ROOT, Server, command, free_port, records
 from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.gate.shares import LEASE_S, SILENT_S
+from locust_llm.locust_adapter.stop_and_quit import AFTER_STOP_S
 from locust_llm.records.record import Record
 from locust_llm.wire.worker_messages import GONE_S
 
@@ -468,6 +469,43 @@ def test_a_stopped_worker_comes_back_and_nothing_is_lost_or_sent_twice(
     if words[0] == "--request-count":
         assert len(got) == 250
     assert any("stopped reporting" in note for note in its.run["notes"])
+
+
+@pytest.mark.slow
+def test_workers_that_are_all_silent_for_a_while_come_back_and_nothing_is_lost(
+    server: Server, tmp_path: Path
+) -> None:
+    """Locust would stop the run after four seconds without any worker."""
+    words = ("-u", "4", "--request-count", "100")
+    with site(server, tmp_path, *words, workers=2) as its:
+        its.seen(15)
+        for worker in its.workers:
+            worker.send_signal(signal.SIGSTOP)
+        time.sleep(8)
+        for worker in its.workers:
+            worker.send_signal(signal.SIGCONT)
+        its.end()
+    assert its.master.returncode == 0, its.log("master")
+    assert len(its.records()) == len(server.rows()) == 100
+    assert its.run["records_lost"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_master_whose_workers_go_before_the_run_waits_for_others(
+    server: Server, tmp_path: Path, number: int
+) -> None:
+    """Locust would end the run that has not begun, and hear no other worker."""
+    with site(server, tmp_path, "-u", "4", "--request-count", "20", workers=2) as its:
+        its.workers[1].kill()  # it has not joined yet
+        its.until(lambda: "1 of 2 connected" in its.log("master"))
+        its.workers[0].send_signal(number)
+        its.until(lambda: its.log("master").count("0 of 2 connected") > AFTER_STOP_S + 1)
+        for _ in range(2):
+            its.join()
+        its.end()
+    assert its.master.returncode == 0, its.log("master")
+    assert len(its.records()) == 20
 
 
 @pytest.mark.parametrize("seed", seeds(6))

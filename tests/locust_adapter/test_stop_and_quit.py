@@ -5,12 +5,14 @@ from support import unpatched_locust  # noqa: F401  before the rest
 
 # isort: split
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
-from locust import User, constant, task
+from locust import User, constant, runners, task
 from locust.env import Environment
 from locust.event import Events
 from locust.exception import StopTest, StopUser
+from locust.rpc.protocol import Message
 from locust.runners import (
     STATE_INIT,
     STATE_RUNNING,
@@ -18,6 +20,7 @@ from locust.runners import (
     STATE_STOPPED,
     STATE_STOPPING,
     MasterRunner,
+    WorkerNode,
 )
 
 import gevent
@@ -329,3 +332,30 @@ def test_a_run_that_ends_gets_no_users_again(monkeypatch: pytest.MonkeyPatch) ->
         runner.greenlet.kill(block=False)
         runner.server.close(linger=0)
     assert started == [STATE_INIT, STATE_RUNNING, STATE_STOPPED, STATE_STOPPED]
+
+
+@pytest.mark.parametrize("how", ["silent", "quit"])
+def test_a_master_that_waits_for_workers_loses_its_only_one_and_hears_the_next(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Locust would stop, or quit, though no run has begun, and no worker could join then."""
+    monkeypatch.setattr(runners, "HEARTBEAT_INTERVAL", 0.01)
+    monkeypatch.setattr(stop_and_quit, "AFTER_STOP_S", 0.01)
+    environment = Environment(
+        user_classes=[], events=Events(), parsed_options=SimpleNamespace(headless=True)
+    )
+    runner = environment.create_master_runner("127.0.0.1", 0)
+    listeners = set(runner.greenlet)
+    try:
+        detach_end(runner, unattended=True)
+        runner.clients["w"] = WorkerNode("w", heartbeat_liveness=-1 if how == "silent" else 999)
+        if how == "quit":
+            quit_message = Message("quit", None, "w")
+            runner.greenlet.spawn(runner.handle_message, "w", quit_message).join()
+        gevent.sleep(0.1)
+        assert runner.worker_count == 0
+        assert runner.state == STATE_INIT
+        assert listeners <= set(runner.greenlet)
+    finally:
+        runner.greenlet.kill(block=False)
+        runner.server.close(linger=0)
