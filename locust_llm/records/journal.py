@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from locust_llm.files.regular_file import open_regular
 
@@ -18,7 +19,11 @@ JOURNALS: Final = "journal"
 """The name of the folder of journals, in the folder of a run."""
 EMPTY_AT: Final = 1 << 22
 """From so many bytes on, a file whose content is all delivered is emptied."""
+MAX_REQUESTS: Final = 1 << 40
+"""No worker sends so many: a count above it is not believed."""
 _COUNTS: Final = Struct("<QQQ")
+_CHECKSUM: Final = Struct("<I")
+_HEAD_BYTES: Final = _COUNTS.size + _CHECKSUM.size
 _FRAME_HEAD: Final = Struct("<II")
 
 
@@ -29,14 +34,14 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._end = _COUNTS.size
-        self._counts = (0, 0, 0)
-        os.pwrite(self._file, _COUNTS.pack(0, 0, 0), 0)
+        self._end = _HEAD_BYTES
+        self._counts = JournalCounts(0, 0, 0)
+        os.pwrite(self._file, _format_head(self._counts), 0)
 
     def count(self, admitted: int, begun: int, ended: int) -> None:
         if (admitted, begun, ended) != self._counts:
-            self._counts = admitted, begun, ended
-            os.pwrite(self._file, _COUNTS.pack(admitted, begun, ended), 0)
+            self._counts = JournalCounts(admitted, begun, ended)
+            os.pwrite(self._file, _format_head(self._counts), 0)
 
     def add(self, serial: int, line: bytes) -> None:
         frame = _FRAME_HEAD.pack(serial, len(line)) + line
@@ -47,8 +52,8 @@ class Journal:
     def delivered(self) -> None:
         """Note that all its content is delivered."""
         if self._end > EMPTY_AT:
-            os.ftruncate(self._file, _COUNTS.size)
-            self._end = _COUNTS.size
+            os.ftruncate(self._file, _HEAD_BYTES)
+            self._end = _HEAD_BYTES
 
     def close(self, *, keep: bool) -> None:
         """``keep``: something in it is not delivered."""
@@ -67,18 +72,31 @@ class JournalCounts(NamedTuple):
     ended: int
 
 
+def _format_head(counts: JournalCounts) -> bytes:
+    packed = _COUNTS.pack(*counts)
+    return packed + _CHECKSUM.pack(crc32(packed))
+
+
+def read_journal_head(path: Path) -> JournalCounts:
+    """Raises OSError, and ValueError where it is damaged: a machine without power may leave an
+    empty file."""
+    with open_regular(path) as file:
+        head = file.read(_HEAD_BYTES)
+    if not head:
+        raise ValueError("it is empty")
+    if len(head) < _HEAD_BYTES:
+        raise ValueError("it ends in its head")
+    counts = JournalCounts(*_COUNTS.unpack_from(head))
+    if head != _format_head(counts) or max(counts) > MAX_REQUESTS:
+        raise ValueError("its counts are damaged")
+    return counts
+
+
 def read_journal_counts(path: Path) -> JournalCounts | None:
-    """None: there is no journal."""
-    try:
-        with open_regular(path) as file:
-            head = file.read(_COUNTS.size)
-    except OSError:
-        return None
-    return (
-        JournalCounts(*_COUNTS.unpack(head))
-        if len(head) == _COUNTS.size
-        else JournalCounts(0, 0, 0)
-    )
+    """None: there is no journal, or its head cannot be read."""
+    with suppress(OSError, ValueError):
+        return read_journal_head(path)
+    return None
 
 
 def read_journal_frames(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -89,7 +107,7 @@ def read_journal_frames(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     with suppress(OSError), open_regular(path) as file:
         end = os.fstat(file.fileno()).st_size
-        at = file.seek(_COUNTS.size)
+        at = file.seek(_HEAD_BYTES)
         while len(head := file.read(_FRAME_HEAD.size)) == _FRAME_HEAD.size:
             serial, length = _FRAME_HEAD.unpack(head)
             at += _FRAME_HEAD.size + length

@@ -2,7 +2,9 @@
 record once, and says that the run did not finish."""
 
 import json
+import os
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -122,6 +124,134 @@ def test_records_of_a_run_that_ended_are_not_lost_any_more(tmp_path: Path) -> No
     killed(tmp_path, replace(a_run(), records_lost=11))
     run_report_command([str(tmp_path)])
     assert (len(ids(tmp_path)), read_run(tmp_path).records_lost) == (12, 2)
+
+
+def be_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def be_zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def be_cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def be_garbage(path: Path) -> None:
+    path.write_bytes(b"\xa5garbage" * 99)
+
+
+def be_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def be_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def be_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+DAMAGES = {
+    be_empty: "it is empty",
+    be_zeros: "its counts are damaged",
+    be_cut: "it ends in its head",
+    be_garbage: "its counts are damaged",
+    be_folder: "Is a directory",
+    be_pipe: "a is a pipe: use a regular file",
+    be_loop: "Too many levels of symbolic links",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_journal_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+) -> None:
+    """How much of it is lost is not known. All of worker b have a record."""
+    killed(tmp_path, replace(a_run(), ended_at=None, stopping_at=None))
+    damage(tmp_path / JOURNALS / "a")
+    text = f"journal/a cannot be read ({DAMAGES[damage]})"
+    for _ in range(2):
+        assert run_report_command([str(tmp_path)]) == ExitStatus.INCOMPLETE
+        found = read_run(tmp_path)
+        assert (len(ids(tmp_path)), found.records_lost) == (3 + 5, 0)
+        assert found.unread == (
+            NO_END,
+            f"{text}: how many requests of its worker are lost is unknown",
+        )
+    assert " ".join(capsys.readouterr().out.split()).count(text) >= 2
+
+
+def test_no_flipped_byte_of_a_journals_head_is_believed(tmp_path: Path) -> None:
+    """Its records are whole."""
+    for place in range(28):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        killed(folder, replace(a_run(), ended_at=None, stopping_at=None))
+        path = folder / JOURNALS / "a"
+        data = bytearray(path.read_bytes())
+        data[place] ^= 0x81
+        path.write_bytes(data)
+        add_journaled(folder)
+        found = read_run(folder)
+        assert (len(ids(folder)), found.records_lost) == (12, 0)
+        assert found.unread[1].startswith("journal/a cannot be read (its counts are damaged)")
+
+
+def test_a_count_that_no_worker_reaches_is_not_believed(tmp_path: Path) -> None:
+    killed(tmp_path, replace(a_run(), ended_at=None, stopping_at=None))
+    journal(tmp_path, "c", range(0), admitted=2**41)
+    add_journaled(tmp_path)
+    assert read_run(tmp_path).records_lost == 2
+    assert "journal/c cannot be read" in read_run(tmp_path).unread[1]
+
+
+def test_a_journal_that_can_be_read_later_is_counted_then(tmp_path: Path) -> None:
+    """Worker b lost two of seven, and the report before knew it."""
+    killed(tmp_path, replace(a_run(), ended_at=None, stopping_at=None))
+    (tmp_path / JOURNALS / "b").unlink()
+    journal(tmp_path, "b", range(5), admitted=7)
+    path = tmp_path / JOURNALS / "a"
+    data = path.read_bytes()
+    be_empty(path)
+    add_journaled(tmp_path)
+    assert (read_run(tmp_path).records_lost, len(read_run(tmp_path).unread)) == (2, 2)
+    path.write_bytes(data)
+    for _ in range(2):
+        add_journaled(tmp_path)
+        assert (read_run(tmp_path).records_lost, read_run(tmp_path).unread) == (4, (NO_END,))
+        assert len(ids(tmp_path)) == 12
+
+
+def test_a_folder_of_journals_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / RECORDS).write_bytes(format_record_line(record(0, "a")) + b"\n")
+    write_run(tmp_path, replace(a_run(), ended_at=None, stopping_at=None))
+    (tmp_path / JOURNALS).touch()
+    add_journaled(tmp_path)
+    assert "journal cannot be read (Not a directory)" in read_run(tmp_path).unread[1]
+
+
+def test_an_unreadable_journal_of_a_run_that_ended_is_a_note(tmp_path: Path) -> None:
+    """Its master had counted all that was lost."""
+    killed(tmp_path, replace(a_run(), records_lost=6))
+    path = tmp_path / JOURNALS / "a"
+    data = path.read_bytes()
+    be_empty(path)
+    for _ in range(2):
+        add_journaled(tmp_path)
+        found = read_run(tmp_path)
+        assert (found.records_lost, found.unread) == (1, ())
+        warning = "WARNING: journal/a cannot be read (it is empty): its records were not added"
+        assert [note for note in found.notes if "journal/" in note] == [warning]
+    path.write_bytes(data)
+    add_journaled(tmp_path)
+    found = read_run(tmp_path)
+    assert (found.records_lost, "cannot be read" in str(found.notes)) == (0, False)
 
 
 def test_large_journals_are_not_in_memory_at_once(tmp_path: Path) -> None:
