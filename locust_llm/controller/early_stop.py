@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
+from locust_llm.records.outcomes import CANCELLED, CUT, DEAD_S, OK, RETRIED
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
 from locust_llm.records.rule_measures import meets_condition, read_measure
@@ -50,8 +50,6 @@ MIXED: Final = 50.0
 NEARLY_ALL: Final = 0.98
 MIN_COUNTED: Final = 10
 """Fewer requests make no share."""
-DEAD_S: Final = 10.0
-"""A server that answers nothing for less than this may be back soon."""
 CERTAIN: Final = 1.5
 """A rule can no longer pass where so many times as many requests are over its limit as may be at
 the end of the run."""

@@ -62,6 +62,8 @@ FAILURES: Final = {
     UNNAMED: "unknown (an imported result whose load tester gives no reason)",
 }
 
+DEAD_S: Final = 10.0
+"""A server that sends nothing for so long, although requests wait, is dead and not slow."""
 NO_ANSWER_STATUSES: Final = (502, 503, 504)
 """With these a proxy, or a server that starts, reports that no model answers."""
 OWN_ENDS: Final = ("no_socket", CLIENT_ERROR, TOO_LARGE, TOO_LONG, CANCELLED)

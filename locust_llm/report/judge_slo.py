@@ -38,12 +38,12 @@ from locust_llm.report.measurement_window import (
 )
 from locust_llm.report.open_loop_delivery import CLIENT
 from locust_llm.report.outages import (
-    NOT_ANSWERED,
     SERVER_FAILURES,
     Outage,
     count_statuses,
     describe_lost_requests,
     describe_outages,
+    describe_requests_without_answer,
     describe_silence,
     describe_statuses,
     select_held_up,
@@ -163,7 +163,7 @@ def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
 def judge_without_silence(results: Sequence[SloResult], seen: Evaluation) -> tuple[SloResult, ...]:
     """The results, with a better status that they have without the requests in flight while nothing
     answered for a while. The users waited all the same, so the status stays."""
-    if not seen.outages or seen.silent_from is not None:
+    if not seen.outages or seen.last_silence is not None:
         return tuple(results)
     held = select_held_up(seen.main, seen.outages, seen.run)
     without = _leave_silence_out(seen)
@@ -295,7 +295,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     blame = _blame(rule, tested, error, seen, by_point=by_point)
     status, reason, longer = _decided(rule, tested, seen, blame)
     # what is not known for another reason than chance is not known to be close
-    by_chance = not (blame or _describe_lacking_records(seen) or seen.silent_from)
+    by_chance = not (blame or _describe_lacking_records(seen) or seen.last_silence)
     if status == INCONCLUSIVE and not blame and (ended := _ended_by(rule, found, seen.run)):
         status, reason, longer = FAIL, f"it ended the {ended}", None
     ends = found.ends or (None, None)
@@ -408,14 +408,19 @@ def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> st
     """Why a rule is broken for good, as no request was answered at the end of the run: a longer run would
     have more such requests. Empty: it is not, or not by them. A look at a run that goes on
     (``--until-decided``) does not know whether the server comes back."""
-    since = seen.silent_from
+    silence = seen.last_silence
     goes_on = seen.run.settings.until_decided_s is not None
-    if since is None or found.value is None or rule.base or goes_on:
+    if silence is None or found.value is None or rule.base or goes_on:
         return ""
+    since = seen.run.started_at + silence.began_s
     held = any(rule.holds(value) for value in (found.value, found.worst) if value is not None)
     if held or found.count < MIN_VALUES:
         return ""
-    silent = select_lost(select_requests(rule, seen.main), since)
+    part = select_requests(rule, seen.main)
+    if silence.in_flight:
+        silent = select_held_up(part, [silence], seen.run)
+    else:
+        silent = select_lost(part, since)
     if not silent.size:
         return ""
     answering = seen._replace(
@@ -428,11 +433,12 @@ def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> st
     held_before = before is not None and rule.holds(before)
     if not held_before and not _is_broken_by(silent.size / max(found.count, 1), rule):
         return ""
-    from_s = since - seen.run.started_at
+    from_then = f"{describe_silence([silence])} from {silence.began_s:.1f} s on"
+    if silence.in_flight:
+        return f"{from_then}: {describe_requests_without_answer([silence])}"
     cut = silent.outcome(CUT).size
     lost = " and ".join(describe_lost_requests(silent.size - cut, cut))
-    statuses = describe_statuses(count_statuses(silent))
-    return f"{NOT_ANSWERED} from {from_s:.1f} s on{statuses}: {lost}"
+    return f"{from_then}{describe_statuses(count_statuses(silent))}: {lost}"
 
 
 def _without(these: RequestSelection, part: RequestSelection) -> RequestSelection:
@@ -540,8 +546,9 @@ def _is_close_to_limit(
 
 def _unsettled(found: ObservedValue, seen: Evaluation) -> str:
     """A server that answers nothing at the end has not settled, and does not."""
-    if seen.silent_from:
-        return f"it {found.trend} over the run, and {NOT_ANSWERED} at the end of it"
+    if seen.last_silence is not None:
+        silent = describe_silence([seen.last_silence])
+        return f"it {found.trend} over the run, and {silent} at the end of it"
     return f"it {found.trend} over the run, and could reach the limit in as much time again"
 
 
@@ -550,7 +557,7 @@ def _could_reach_limit(rule: Rule, found: ObservedValue, seen: Evaluation) -> bo
     end of its interval is then as far from it as now."""
     if not _gets_worse(rule, found):
         return False
-    if seen.silent_from or found.later is None or found.value is None:
+    if seen.last_silence or found.later is None or found.value is None:
         return True
     now = _find_worst(found, found.value)
     low, high = (now, now) if found.ends is None else found.ends
@@ -672,7 +679,7 @@ def _explain_open_rule(
         edge = format_brief(rule.limit * rule.factor, rule.unit)
         return f"no number of requests shows exactly {edge}: {AT_EDGE}", None
     burst = ""
-    if not (found.never_sent or found.undecided or seen.silent_from):
+    if not (found.never_sent or found.undecided or seen.last_silence):
         burst = describe_start_burst(rule, seen) or describe_decided_rest(rule, found, seen)
     longer = (
         None
@@ -712,8 +719,8 @@ def _explain_open_rule(
 
 def _explain_useless_time(rule: Rule, found: ObservedValue, seen: Evaluation, burst: str) -> str:
     """Why a longer run cannot decide a rule. Empty: it may, or ``burst`` has another reason."""
-    if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
-        return f"{NOT_ANSWERED} at the end of the run"
+    if seen.last_silence is not None:  # more time of a dead server adds no figure of it
+        return f"{describe_silence([seen.last_silence])} at the end of the run"
     if is_gathered(rule, seen.run.notes):
         return f"{describe_gathering(seen.run.notes)}, so a longer run does not help"
     if burst or rule.base or found.never_sent or found.undecided:
@@ -777,7 +784,7 @@ def _foretell(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
         return FAIL
     overloaded = seen.delivery is not None and seen.delivery.overload is not None
     worsens = _could_reach_limit(rule, found, seen)
-    return "" if seen.silent_from or overloaded or worsens else PASS
+    return "" if seen.last_silence or overloaded or worsens else PASS
 
 
 def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float | None:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from locust_llm.records.outcomes import (
     CUT,
+    DEAD_S,
     FAILURES,
     NO_ANSWER_ENDS,
     NO_ANSWER_STATUSES,
@@ -259,12 +260,15 @@ def list_metric_readings(history: EngineHistory) -> Floats:
     return np.array(moments)
 
 
-def find_silent_from(outages: Sequence[Outage], run: Run) -> float | None:
-    """From when on, in Unix seconds, nothing answered to the end of the run. None: it did."""
-    began = [
-        outage.began_s for outage in outages if outage.ended_s is None and not outage.in_flight
-    ]
-    return run.started_at + began[0] if began else None
+def find_last_silence(outages: Sequence[Outage], run: Run) -> Outage | None:
+    """The outage to the end of the run in which no request was answered, or for DEAD_S no token
+    came. None: the server answered to the end. Of a stage, whose load may be too high, only the
+    first kind counts."""
+    for outage in outages:
+        is_hang = run.stage is None and outage.seconds >= DEAD_S
+        if outage.ended_s is None and (is_hang or not outage.in_flight):
+            return outage
+    return None
 
 
 def list_stage_outages(run: Run, stage: Run, outages: Sequence[Outage]) -> tuple[Outage, ...]:

@@ -34,7 +34,7 @@ from locust_llm.report.open_loop_delivery import (
     find_requested_rate,
     measure_delivery,
 )
-from locust_llm.report.outages import Outage, find_run_outages, find_silent_from
+from locust_llm.report.outages import Outage, find_last_silence, find_run_outages
 from locust_llm.report.report_kinds import Experiment
 from locust_llm.report.sections.ab_comparison import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
@@ -178,12 +178,12 @@ def summarise_run(
     through = None if within is None else ended
     delivered = measure_delivery(main, run, verdict, through, steady)
     outages = find_run_outages(columns, run) if outages is None else tuple(outages)
-    silent_from = find_silent_from(outages, run) if swept is None else None
+    last_silence = find_last_silence(outages, run) if swept is None else None
     effects = measure_disruptions(everything, run, outages)
     seen = seen._replace(
         verdict=verdict,
         delivery=delivered,
-        silent_from=silent_from,
+        last_silence=last_silence,
         outages=outages,
         disruptions=effects,
     )

@@ -25,6 +25,7 @@ from locust_llm.records.run_facts import (
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.judge_slo import _foretell, combine_results, estimate_longer_s
 from locust_llm.report.load_records import collect_columns
+from locust_llm.report.outages import Outage
 from locust_llm.report.slo_evidence.observed_rule_values import ObservedValue
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
@@ -957,7 +958,7 @@ def test_a_limit_near_the_end_of_its_interval_has_a_likely_side(limit_ms: int, w
         ({}, "", "PASS"),
         ({"delivery": SimpleNamespace(overload="any")}, "", ""),
         ({"delivery": SimpleNamespace(overload=None)}, "", "PASS"),
-        ({"silent_from": 9.7}, "", ""),
+        ({"last_silence": Outage(began_s=9.7, ended_s=None, seconds=20.0, unanswered=9)}, "", ""),
         ({}, "rises", ""),
         ({}, "falls", "PASS"),
     ],
@@ -967,7 +968,7 @@ def test_nobody_foretells_a_pass_where_it_gets_worse(
 ) -> None:
     """100 ms, 50 to 200: the limit of 180 ms is at four fifths of the way to the upper end."""
     found = ObservedValue(0.1, ends=(0.05, 0.2), trend=trend)
-    known: Any = SimpleNamespace(**{"silent_from": None, "delivery": None} | seen)
+    known: Any = SimpleNamespace(**{"last_silence": None, "delivery": None} | seen)
     assert _foretell(parse_rule("ttft p95 < 180ms"), found, known) == likely
     assert _foretell(parse_rule("ttft p95 < 70ms"), found, known) == ""
 

@@ -666,12 +666,30 @@ def test_a_rule_that_a_standstill_leaves_open_names_no_time() -> None:
         status=0,
     )
     assert "how often" not in judged("ttft p95 < 1s", records, disruptions=(frozen,)).reason
-    at_stop = [
-        decoding(sent_at, outcome="cut", closed_at=105.0) for sent_at in (37.0, 37.1, 37.2, 37.3)
-    ]
-    last = judged("longest_stall p90 < 1s", [*four_users((0.0, 0.0)), *at_stop])
+    last = judged("longest_stall p90 < 1s", [*four_users((0.0, 0.0)), *hung_until(49.0)])
     assert (last.status, last.longer_s) == (INCONCLUSIVE, None)
-    assert "(likely FAIL), no token came at the end of the run; " in last.reason
+    assert ", no token came at the end of the run; " in last.reason
+
+
+def hung_until(stop: float) -> list[Record]:
+    """Four requests whose last token came at 40.3 s at the latest."""
+    return [
+        decoding(sent_at, outcome="cut", closed_at=stop) for sent_at in (37.0, 37.1, 37.2, 37.3)
+    ]
+
+
+def test_a_server_that_hangs_to_the_end_breaks_what_the_open_requests_break() -> None:
+    """From 40.3 s on no token comes. Ten seconds are a dead server; nine may be a pause. The open
+    ones are four of 40, so the median holds, and no run is long enough to show p50."""
+    records = [*four_users((0.0, 0.0)), *hung_until(51.0)]
+    dead = judged("longest_stall p95 < 1s", records)
+    assert dead.status == FAIL
+    assert dead.reason.startswith(
+        "no token came from 40.3 s on: 4 requests were in flight all the while"
+    )
+    assert judged("longest_stall p50 < 1s", records).status != FAIL
+    pause = [*four_users((0.0, 0.0)), *hung_until(49.0)]
+    assert judged("longest_stall p95 < 1s", pause).status == INCONCLUSIVE
 
 
 # -- what is an answer -----------------------------------------------------------------------------

@@ -113,8 +113,8 @@ class Evaluation(NamedTuple):
     ``main``."""
     time: RateWindow
     """What these rates are over."""
-    silent_from: float | None = None
-    """From then on, in Unix seconds, nothing answered to the end of the run. None: it did."""
+    last_silence: Outage | None = None
+    """The outage that lasted to the end of the run. None: the server answered to the end."""
     outages: tuple[Outage, ...] = ()
     answers: AnswersUnderLoad | None = None
     """What the checks of answers found. None: there were none."""

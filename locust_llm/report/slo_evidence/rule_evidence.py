@@ -71,7 +71,7 @@ def measure_stage_evidence(seen: Evaluation, results: Sequence[SloResult]) -> St
     shows nothing.
     """
     stage = seen.run.stage
-    if stage is None or seen.silent_from is not None:  # a crash is no load that is too high
+    if stage is None or seen.last_silence is not None:  # a crash is no load that is too high
         return None
     known = []
     for rule in seen.run.settings.rules.readable:
