@@ -126,6 +126,12 @@ class ExceedanceCounts(NamedTuple):
     running_over: int = 0
     """The running requests that are over the limit already."""
 
+    @property
+    def is_beyond_with_running(self) -> bool:
+        """More are over the limit than may be, if what runs counts with its time so far."""
+        over = self.over + self.running_over
+        return over > self.allowed * (self.done + self.running)
+
 
 class RuleProgress(NamedTuple):
     """What is known of a rule during the run."""
@@ -565,6 +571,8 @@ class EarlyStop:
         counts = None
         if holds is not None and isinstance(tally, ShareMonitor):
             counts = tally.counts
+            if state == OK_SO_FAR and counts.is_beyond_with_running:
+                state = AT_RISK
         return RuleProgress(state, counts, left_out)
 
 

@@ -804,11 +804,11 @@ def _name_runs(names: Sequence[str], pairs: Sequence[RunPair]) -> Iterator[str]:
         yield f"WARNING: {prefix}{text}"
 
 
-def _describe_unseen_changes(known: int) -> str:
+def _describe_unseen_changes(known: int, what: str = "metric") -> str:
     """``no significant difference in 13 metrics``: they may differ by less than their intervals."""
     if not known:
         return "no interval is known"
-    return f"no significant difference in {format_count(known, 'metric')}"
+    return f"no significant difference in {format_count(known, what)}"
 
 
 def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
@@ -820,15 +820,17 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
         ]
         level = "limit" if pair.axis == PREFILL else "stage"
         what = f"{rows[0][1].label} by {level}" if rows else f"no {level} in common"
+        compared = level
     else:
         rows = [(line.label, line) for line in pair.lines]
         what = ""
+        compared = "metric"
     differing = [row for row in rows if _is_different(row[1])]
     changes = [f"{label} {line.word}" for label, line in differing]
     unknown = sum(line.low is None for _, line in rows)
-    result = _describe_unseen_changes(len(rows) - unknown)
+    result = _describe_unseen_changes(len(rows) - unknown, compared)
     if changes:
-        result = f"{len(changes)} of {len(rows)} metrics differ"
+        result = f"{len(changes)} of {format_count(len(rows), compared)} differ"
     few = sum(line.word == FEW for _, line in rows)
     if few:
         result += f", {few} {FEW}"

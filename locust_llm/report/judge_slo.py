@@ -890,9 +890,11 @@ def _judged_by_stages(
         visits = (level for level in answered if level.value == lowest.value)
         lowest = lowest if lowest.succeeded else next(visits, lowest)
     if lowest is not None and (result := _result(lowest, rule)) is not None:
+        is_first = all(level.value >= lowest.value for level in sweep.levels)
+        which = "the lowest" if is_first else "the lowest that counts"
         reason = (
-            f"at {describe_levels(sweep.axis, lowest)}, the "
-            f"lowest{'; ' * bool(result.reason)}{result.reason}"
+            f"at {describe_levels(sweep.axis, lowest)}, {which}"
+            f"{'; ' * bool(result.reason)}{result.reason}"
         )
         status = FAIL if result.status == FAIL else INCONCLUSIVE
         return replace(result, status=status, of_stage=lowest.value, reason=reason)

@@ -110,7 +110,8 @@
     by("others").querySelector("summary").textContent = `${others.length} more`;
     by("others").querySelector("ul").replaceChildren(...others.map((alert) => makeAlert(element("li"), alert)));
     const kinds = first ? `${first.kind} ${first.level}` : "";
-    if (kinds !== spoken && first && first.level !== "past") by("spoken").textContent = first.text;   // counts change each second
+    if (!first) by("spoken").textContent = "";
+    else if (kinds !== spoken && first.level !== "past") by("spoken").textContent = first.text;   // counts change each second
     spoken = kinds;
     for (const id of ["new", "past", "locusts", "again", "report", "compare"]) by(id).classList.toggle("gone", silence !== null);   // they lead nowhere
   }

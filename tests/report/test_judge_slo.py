@@ -1213,7 +1213,7 @@ def swept(
         (["PASS", "PASS?"], "PASS", 20, "holds up to concurrency 2; no higher stage was run"),
         (["PASS", "FAIL?"], "PASS", 10, "holds up to concurrency 1; broken at 2"),
         (["FAIL?", "FAIL?"], "FAIL", 10, "at concurrency 1, the lowest"),
-        (["INCONCLUSIVE?", "FAIL"], "FAIL", 20, "at concurrency 2, the lowest"),
+        (["INCONCLUSIVE?", "FAIL"], "FAIL", 20, "at concurrency 2, the lowest that counts"),
         (["INCONCLUSIVE?"] * 2, "INCONCLUSIVE", 10, "at concurrency 1, the lowest"),
         ([], "INCONCLUSIVE", None, "no stage is valid; there is none"),
     ],

@@ -15,6 +15,7 @@ from locust_llm.report.measurement_window import (
     find_pauses,
     find_settled_window,
 )
+from locust_llm.report.open_loop_delivery import describe_completed
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summarise_metrics import summarise_run
@@ -87,6 +88,60 @@ def test_what_was_delivered_is_over_what_was_due() -> None:
     assert summary.steady.answered_share == pytest.approx(0.6)
     # at most 3 can be inside, by whatever chance: that makes 9 of 10
     assert summary.steady.kept_up is False
+
+
+def in_a_stage_of(due: int, *answers: float, slo: str = "completed >= 95%") -> Summary:
+    """A stage in which so many requests of 2 s were due, and those with these begins are known."""
+    run = a_stage(a_run(sweep="request-rate=1", users=None, slo=(slo,)), 1, 1.0, "request-rate")
+    run = replace(
+        run, offer=OpenLoopSchedule(due=due, never_started=0, duration_s=20.0, most_users=20)
+    )
+    return summed_up(*(asked(at, 2.0) for at in answers), run=run)
+
+
+def test_what_is_in_flight_by_chance_counts_as_completed() -> None:
+    """Of 19 that were due 18 were answered by second 30, and the last one was in flight."""
+    summary = in_a_stage_of(19, *(10.0 + i for i in range(18)), 29.0)
+    assert summary.delivery is not None
+    assert (summary.delivery.completed, summary.delivery.by_chance) == (18, 1)
+    assert summary.delivery.completed_share == 1.0
+    assert summary.slos[0].status == "PASS"
+    assert describe_completed(summary.delivery) == (
+        "100.0%: 0.90/s in the 20 s to the stop, 18 answered and 19 due in it. 1 more may be in "
+        "flight by chance, and counts as completed"
+    )
+
+
+def test_few_requests_of_a_stage_decide_nothing_about_completed() -> None:
+    """Of seven that were due six were answered: one in flight is no queue, and seven no rate."""
+    summary = in_a_stage_of(7, *(10.0 + i for i in range(6)), 29.0)
+    assert summary.delivery is not None
+    assert summary.delivery.completed_share is None
+    assert (summary.slos[0].status, summary.slos[0].reason) == (
+        "INCONCLUSIVE",
+        "the measured time is too short for its requests",
+    )
+    assert describe_completed(summary.delivery).endswith(
+        "6 answered and 7 due in it: too few, or too short a time, for a share"
+    )
+
+
+def test_no_more_than_all_is_completed() -> None:
+    """Twelve were answered in it, two of which were due before: of eleven that is 100%."""
+    summary = in_a_stage_of(11, 8.5, 9.0, *(10.0 + i for i in range(10)))
+    assert summary.delivery is not None
+    assert (summary.delivery.completed, summary.delivery.completed_share) == (12, 1.0)
+    assert summary.steady is not None
+    assert summary.steady.answered_share == pytest.approx(12 / 11)
+
+
+def test_a_stage_that_falls_behind_has_not_completed() -> None:
+    """Of 100 that were due 20 were answered, and few are in flight by chance."""
+    summary = in_a_stage_of(100, *(10.0 + i * 0.9 for i in range(20)))
+    assert summary.delivery is not None
+    assert summary.delivery.completed_share is not None
+    assert summary.delivery.completed_share < 0.95
+    assert summary.slos[0].status == "FAIL"
 
 
 def test_a_queue_that_grows_is_no_chance() -> None:

@@ -215,6 +215,20 @@ def test_tokens_per_second_are_one_figure_until_the_next_tick(
     )
 
 
+def test_the_table_of_the_last_point_is_of_its_moment(live: LivePageTallies, clock: Clock) -> None:
+    """After the stop no point comes. A first token that comes then is in neither."""
+    clock.now += 1
+    hear(live, 100, 300)
+    live.tick(1, None, "profiling")
+    clock.now += 1
+    hear(live, 900)
+    (found,) = (row for row in live.table_of_point() if row.label == "TTFT")
+    assert (found.count, found.recent_ms) == (2, pytest.approx([200, 280, 290, 298]))
+    assert row(live, "TTFT").count == 3
+    assert live.points[-1].ttft_ms is not None
+    assert live.points[-1].ttft_ms[0] == pytest.approx(200)
+
+
 def test_the_charts_name_the_time_that_rates_are_of() -> None:
     static = Path(module.__file__).parents[1] / "static"
     script = (static / "live_values.js").read_text("utf-8")

@@ -163,6 +163,13 @@ def test_counts_in_words() -> None:
     assert describe_counts(none) == "0 of 9 over the limit, none allowed"
 
 
+def test_running_requests_over_the_limit_put_a_rule_at_risk() -> None:
+    """None of 48 is over the limit, and five of five that run are: 9.4% of 53, where 5% may be."""
+    counts = ExceedanceCounts(0, 48, 0.05, "beyond the limit", running=5, running_over=5)
+    assert counts.is_beyond_with_running
+    assert not counts._replace(running_over=2).is_beyond_with_running  # 3.8%
+
+
 def test_a_rule_can_no_longer_pass_where_too_few_requests_are_left() -> None:
     """31 of 400 are over the limit, and 5 % may be: of 410 at the end 20.5, half as many again are
     30.75; with 430 at the end 32.25."""

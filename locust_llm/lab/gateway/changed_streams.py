@@ -537,7 +537,8 @@ def summarise_changes(compared: Sequence[GatewayAnswer]) -> tuple[StreamChange, 
         trials = list(dict.fromkeys(one.trial for one, _ in seen))
         noticed = next((one.outcome for one, _ in seen if one.outcome != OK), "")
         shown = f"{trials[0]}: {seen[0][1]}"
-        others = f" (also {len(trials) - 1} other kinds of answers)" if len(trials) > 1 else ""
+        kinds = "kind" if len(trials) == 2 else "kinds"
+        others = f" (also {len(trials) - 1} other {kinds} of answers)" if len(trials) > 1 else ""
         summary.append(
             StreamChange(
                 kind=kind,

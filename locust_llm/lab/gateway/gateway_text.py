@@ -95,7 +95,8 @@ def _tell_changes(result: GatewayResult) -> Iterator[str]:
         noticed = f"; a client sees: {one.noticed}" if one.noticed else ""
         yield f"changed: {one.what}: {one.seen} of {one.of} ({one.example}){noticed}"
     if len(result.changes) > MOST_CHANGES:
-        yield f"changed: {len(result.changes) - MOST_CHANGES} more kinds, see the page"
+        more = format_count(len(result.changes) - MOST_CHANGES, "more kind")
+        yield f"changed: {more}, see the page"
     if result.direct_changes:
         kinds = ", ".join(one.what for one in result.direct_changes)
         yield f"note: without the gateway there were changes too, so the machine is too busy: {kinds}"

@@ -76,6 +76,18 @@ def test_without_an_interval_the_rule_names_what_would_give_one() -> None:
     )
 
 
+def test_a_p50_beyond_the_limit_breaks_a_rule_on_p99() -> None:
+    """Of few values p99 has no interval, but it is not below p50, which is 20 to 21 ms."""
+    few = replace(added(33.4, samples=55), p50_ms=20.6, p50_interval_ms=(20.0, 21.0))
+    found = result(AddedLevel(streams=1, added=(few,)))
+    assert judge("added_ttft p99 < 5ms", found) == (
+        "FAIL",
+        "33.4 ms at 1 stream; p50 alone is 20 ms to 21 ms",
+    )
+    assert judge("added_ttft p99 < 20.5ms", found)[0] == "INCONCLUSIVE"
+    assert judge("added_ttft p99 > 5ms", found)[0] == "INCONCLUSIVE"
+
+
 def test_a_rule_is_for_each_load_unless_it_names_some() -> None:
     found = result(
         AddedLevel(streams=16, added=(added(1.0, 0.9, 1.1),)),

@@ -18,11 +18,11 @@ from locust_llm.report.sections.ab_comparison import (
     PairedFigure,
     describe_paired_verdict,
 )
-from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.headline import _name_side, make_headline
 from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.load_generator_health import INVALID, ClientVerdict, FigureError
-from locust_llm.slo.rules import INCONCLUSIVE, SloResult
+from locust_llm.slo.rules import INCONCLUSIVE, SloResult, parse_rule
 
 
 def said(*records: Record, **settings: object) -> str:
@@ -393,14 +393,14 @@ def of(run: Run, records: list[Record]) -> str:
             "INCONCLUSIVE",
             -7.55,
             42.8,
-            ": no significant difference from a (95% interval -7.5% to 42.8%), and the tolerance "
+            " may be that of a (95% interval of the difference: -7.5% to 42.8%), and the tolerance "
             "is 50%",
         ),
         (
             "PASS",
             -7.55,
             42.8,
-            ": no significant difference from a (95% interval -7.5% to 42.8%), within the "
+            " may be that of a (95% interval of the difference: -7.5% to 42.8%), within the "
             "tolerance of 50%",
         ),
         ("FAIL", 70.0, 90.0, " is 80% worse than a, beyond the tolerance of 50%"),
@@ -455,3 +455,24 @@ def test_arms_without_a_difference_have_the_word_of_the_table_for_open_metrics()
     assert "0 of 2 metrics are called different; 1 of 2 metrics is not concluded" in (
         describe_paired_verdict(paired)
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "status", "observed", "words"),
+    [
+        ("completed >= 95%", "PASS", 95.0, "at least"),
+        ("completed > 95%", "PASS", 96.0, "above"),
+        ("completed > 95%", "FAIL", 95.0, "not above"),
+        ("ttft p95 < 200ms", "FAIL", 200.0, "not below"),
+        ("ttft p95 < 200ms", "FAIL", 201.0, "above"),
+        ("ttft p95 <= 200ms", "PASS", 200.0, "within"),
+        ("completed >= 95%", "FAIL", 94.0, "below"),
+        ("completed >= 95%", "INCONCLUSIVE", 95.0, "limit"),
+    ],
+)
+def test_a_value_at_its_limit_is_on_no_side_of_it(
+    rule: str, status: str, observed: float, words: str
+) -> None:
+    parsed = parse_rule(rule)
+    result = SloResult(rule=rule, status=status, observed=observed, limit=parsed.number)
+    assert _name_side(parsed, result) == words

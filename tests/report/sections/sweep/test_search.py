@@ -147,7 +147,7 @@ def test_a_rule_fails_where_the_lowest_level_breaks_it() -> None:
 def test_each_rule_has_its_own_capacity() -> None:
     one, other = searched(("ttft p95 < 1s", "itl p95 < 1s"), one=(0, 0, 0, 0), other=(0, 0, 1, 1))
     assert (one.status, other.status) == (PASS, PASS)
-    assert one.reason.startswith("capacity at least 8 users; the value is at ")
+    assert one.reason.startswith("capacity at least 8 users by this rule alone; the value is at ")
     assert other.reason.startswith("capacity 2")
     assert math.isclose(other.observed or 0.0, 2)
 
