@@ -492,7 +492,9 @@ def _name_stage(result: SloResult, run: Run, unit: str) -> str:
     that certainly fits, which may be below the capacity."""
     if result.of_stage is None or result.observed is None:
         return ""
-    certain = ", the highest certain load" * (run.settings.find_max and result.status == PASS)
+    certain = ", the highest load that certainly keeps it" * (
+        run.settings.find_max and result.status == PASS
+    )
     return f" at {format_load(result.of_stage, unit)}{certain}"
 
 

@@ -305,7 +305,7 @@ def test_the_value_of_a_search_is_at_the_highest_certain_load() -> None:
     rule = "ttft p95 < 1s"
     run = a_run(slo=(rule,), sweep="concurrency=1..64", users=None, find_max=True)
     for status, value in (
-        (PASS, "500 ms at 8 users, the highest certain load"),
+        (PASS, "500 ms at 8 users, the highest load that certainly keeps it"),
         (FAIL, "500 ms at 8 users"),
     ):
         result = SloResult(
