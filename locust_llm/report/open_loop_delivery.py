@@ -702,13 +702,16 @@ def describe_completed(delivery: Delivery) -> str:
 
 
 def _describe_stage_share(delivery: Delivery) -> str:
-    """``. 2 more may be in flight at random, and count as completed``"""
+    """``. 2 more may still be in flight, as in a server that keeps up, and count as completed``"""
     if delivery.completed_share is None:
         return ": too few, or too short a time, for a share"
     if not delivery.by_chance:
         return ""
     counts = "counts" if delivery.by_chance == 1 else "count"
-    return f". {delivery.by_chance:,} more may be in flight at random, and {counts} as completed"
+    return (
+        f". {delivery.by_chance:,} more may still be in flight, as in a server that keeps up, and "
+        f"{counts} as completed"
+    )
 
 
 def _rates(delivery: Delivery) -> tuple[str, str]:

@@ -107,8 +107,8 @@ def test_what_is_in_flight_by_chance_counts_as_completed() -> None:
     assert summary.delivery.completed_share == 1.0
     assert summary.slos[0].status == "PASS"
     assert describe_completed(summary.delivery) == (
-        "100.0%: 0.90/s in the 20 s to the stop, 18 answered and 19 due in it. 1 more may be in "
-        "flight by chance, and counts as completed"
+        "100.0%: 0.90/s in the 20 s to the stop, 18 answered and 19 due in it. 1 more may "
+        "still be in flight, as in a server that keeps up, and counts as completed"
     )
 
 
