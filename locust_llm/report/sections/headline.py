@@ -369,7 +369,7 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         tolerance = f"{side} {format_plain_number(rule.number)}{rule.unit}"
         if result.low is not None and result.high is not None and result.low <= 0 <= result.high:
             return (
-                f"{what} may be that of {rule.base} (95% interval of the difference: "
+                f"{what} may be the same in {rule.base} (95% interval of the difference: "
                 f"{format_interval(result)}), {tolerance}"
             )
         if result.observed == math.inf:

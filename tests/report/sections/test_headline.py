@@ -393,14 +393,14 @@ def of(run: Run, records: list[Record]) -> str:
             "INCONCLUSIVE",
             -7.55,
             42.8,
-            " may be that of a (95% interval of the difference: -7.5% to 42.8%), and the tolerance "
+            " may be the same in a (95% interval of the difference: -7.5% to 42.8%), and the tolerance "
             "is 50%",
         ),
         (
             "PASS",
             -7.55,
             42.8,
-            " may be that of a (95% interval of the difference: -7.5% to 42.8%), within the "
+            " may be the same in a (95% interval of the difference: -7.5% to 42.8%), within the "
             "tolerance of 50%",
         ),
         ("FAIL", 70.0, 90.0, " is 80% worse than a, beyond the tolerance of 50%"),
