@@ -369,8 +369,7 @@ MEASURES: Final = (
     RuleMeasure("delivered", "delivered", SHARE, spoken="share delivered",
         means="sent / due, of the arrivals that a schedule had for the profiling phase"),
     RuleMeasure("completed", "completed", SHARE, spoken="share completed",
-        means="completed without a failure by the stop / due, of the same arrivals; in a stage of "
-        "a sweep: answered / due in its measured time"),
+        means="answered without a failure by the stop / due; a stage: in its time"),
     RuleMeasure(LEAKS, LEAKS, COUNT, spoken="number of leaks",
         means="answers that contain the session marker of another session"),
     RuleMeasure(MISMATCH_RATE, MISMATCH_RATE, SHARE, spoken="mismatch rate",
