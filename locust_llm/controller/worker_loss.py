@@ -209,6 +209,7 @@ class WorkerLosses:
             self.leaving.add(worker)
             self._context.spawn(self._recover_and_end, worker, known, ended)
         else:
+            self._workers.remove_journal(worker)  # it is there if an acknowledgement came too late
             self._end_worker(worker, known, ended)
 
     def _recover_and_end(self, worker: str, known: WorkerState, ended: Ended) -> None:

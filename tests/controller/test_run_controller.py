@@ -771,6 +771,7 @@ def test_records_that_came_are_not_lost_whatever_became_of_their_acknowledgement
     drain.join(timeout=5)
     assert control.facts().records_lost == lost
     assert control.run_progress.counts.total() == 4 - lost
+    assert not (control.folder / "journal").exists()
 
 
 @pytest.mark.parametrize("how", ["lost", "ended"])

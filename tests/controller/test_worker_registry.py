@@ -1,6 +1,8 @@
 """The workers: who is there, what each was given, and what is lost with one, by pencil."""
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +11,14 @@ from support.master import Master
 from support.records import answered, failed
 
 # isort: split
+from locust.rpc import zmqrpc
+from locust.rpc.protocol import Message
 from locust.runners import HEARTBEAT_LIVENESS
 
+import gevent
+
 from locust_llm.controller import worker_registry as module
-from locust_llm.controller.worker_registry import QUIET_S, WorkerLoss
+from locust_llm.controller.worker_registry import QUIET_S, WorkerLoss, are_messages_waiting
 from locust_llm.records.journal import JOURNALS, Journal
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.wire.worker_messages import GONE_S, Records
@@ -195,6 +201,25 @@ def test_whose_messages_may_wait_at_the_master_is_not_lost(
     assert master.workers.lost() == ["b"]
     waiting = False
     assert master.workers.lost() == ["a", "b"]
+
+
+def test_a_look_for_messages_wakes_who_waits_for_them() -> None:
+    """ZeroMQ has signalled the message to the look, and signals it to nobody else."""
+    server = zmqrpc.Server("127.0.0.1", 0)
+    client = zmqrpc.Client("127.0.0.1", server.port, "w")
+    runner = SimpleNamespace(server=server)
+    got = gevent.spawn(server.recv_from_client)
+    try:
+        gevent.sleep(0.1)  # it waits
+        client.send(Message("hello", None, "w"))
+        until = time.monotonic() + 5
+        while not are_messages_waiting(runner) and time.monotonic() < until:
+            time.sleep(0.01)  # the event loop stands still
+        assert got.get(timeout=5)[0] == "w"
+    finally:
+        got.kill()
+        client.close()
+        server.close(linger=0)
 
 
 @pytest.mark.parametrize(("held_s", "lost"), [(0.0, ["a", "b"]), (20.0, []), (1.0, ["a", "b"])])
