@@ -468,6 +468,7 @@ class RecordFile:
             yield from (record.id for record in self if record.outcome != RETRIED)
             return
         at = 0
+        alone = stand_alone(self.path.parent)
         for path in [] if self._lines_only else list_record_parts(self.path.parent):
             if path.suffix == LINES:
                 yield from RecordFile(path, sound=True).read_ids()
@@ -477,9 +478,7 @@ class RecordFile:
                 ids = part.read_ids()
             except (OSError, ValueError):
                 break  # the lines have them
-            if part.lines_end and not (
-                part.lines_begin == at and has_same_last_line(self.path, part)
-            ):
+            if not alone and not (part.lines_begin == at and has_same_last_line(self.path, part)):
                 break
             yield from ids
             at = part.lines_end

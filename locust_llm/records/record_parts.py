@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import inspect
 
+from locust_llm.files.json_file import decode_json_file
 from locust_llm.files.regular_file import read_regular
 
 from .outcomes import RETRIED
@@ -38,7 +39,7 @@ from .parquet_columns import (
     format_parquet,
 )
 from .record import Record
-from .run_facts import RECORDS
+from .run_facts import RECORDS, RUN
 
 PARTS: Final = "records"
 """The name of the folder of parts, in the folder of a run."""
@@ -345,8 +346,31 @@ def count_record_bytes(folder: Path) -> int:
     return (folder / RECORDS).stat().st_size + packed
 
 
+class _LineSettings(msgspec.Struct):
+    jsonl: bool = False
+
+
+class _LineRun(msgspec.Struct):
+    settings: _LineSettings
+
+
+class _LineFile(msgspec.Struct):
+    run: _LineRun
+
+
+def _wrote_lines(folder: Path) -> bool:
+    """Whether a run has all its records in profile_export.jsonl, by its run.json."""
+    with suppress(OSError, ValueError):
+        settings = decode_json_file(folder / RUN, _LineFile).run.settings
+        return settings.jsonl and (folder / RECORDS).stat().st_size > 0
+    return False
+
+
 def stand_alone(folder: Path) -> bool:
-    """Whether the records of its parts are in no profile_export.jsonl."""
+    """Whether the records of its parts are in no profile_export.jsonl. In the folder of a run that
+    wrote its lines, such a part is of another run."""
+    if _wrote_lines(folder):
+        return False
     for path in list_record_parts(folder):
         if path.suffix == LINES:
             return True

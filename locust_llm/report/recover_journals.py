@@ -77,11 +77,10 @@ class _Journals:
         except OSError as error:
             self.unread.append(f"{JOURNALS}{CANNOT_BE_READ}{_explain(error)})")
         for path in self.paths:
-            with suppress(FileNotFoundError):  # its worker lived, and had delivered it
-                try:
-                    self.admitted[path.name] = read_journal_head(path).admitted
-                except (OSError, ValueError) as error:
-                    self.unread.append(f"{_begin_unread(path.name)}{_explain(error)})")
+            try:
+                self.admitted[path.name] = read_journal_head(path).admitted
+            except (OSError, ValueError) as error:
+                self.unread.append(f"{_begin_unread(path.name)}{_explain(error)})")
 
 
 def _begin_unread(name: str) -> str:

@@ -15,9 +15,9 @@ from locust_llm.records import record_parts
 from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.profile_export_jsonl import encode_record
 from locust_llm.records.record import Record
-from locust_llm.records.record_parts import PARTS
+from locust_llm.records.record_parts import PARTS, name_part
 from locust_llm.records.record_writer import RecordWriter
-from locust_llm.records.run_facts import RECORDS, write_run
+from locust_llm.records.run_facts import RECORDS, RUN, write_run
 from locust_llm.report.compare.condition_differences import load_run
 from locust_llm.report.write_report_files import read, remake_reports
 
@@ -94,6 +94,30 @@ def test_lines_that_are_gone_are_named_by_all_readers(
     assert gone in load_run(folder).notes
     summary, run = remake_reports(folder)
     assert (summary.conditions.requests, run.unread) == (46, (gone,))
+
+
+def test_a_part_of_another_run_is_no_part_of_a_run_with_lines(tmp_path: Path) -> None:
+    """The other run had no profile_export.jsonl, so no line shows that its part does not belong
+    here."""
+    make(tmp_path / "other", MIXED[:7], jsonl=False, parts=True)
+    run = tmp_path / "run"
+    files = make(run, MIXED, jsonl=True, parts=True)
+    for number in (1, 3, 99):
+        shutil.copy(name_part(tmp_path / "other", 1), name_part(run, number))
+        assert len(read(run).requests) == len(MIXED)
+        assert len(load_run(run).seen.main.requests) == len(MIXED) - 1
+        remake_reports(run)
+        assert {name: (run / name).read_bytes() for name in files} == files
+
+
+def test_parts_alone_are_the_records_of_a_run_whose_facts_are_lost(tmp_path: Path) -> None:
+    """Its run.json was made anew from the parts."""
+    folder = tmp_path / "run"
+    make(folder, MIXED, jsonl=False, parts=True)
+    (folder / RUN).unlink()
+    for _ in range(2):
+        summary, _ = remake_reports(folder)
+        assert summary.conditions.requests == len(MIXED) - 1
 
 
 @pytest.mark.slow
