@@ -18,6 +18,7 @@ from locust_llm.report.measurement_window import (
 from locust_llm.report.open_loop_delivery import describe_completed
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.run_summary import Summary
+from locust_llm.report.sections.sweep.sweep_findings import make_load_level
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
 
@@ -106,6 +107,9 @@ def test_what_is_in_flight_by_chance_counts_as_completed() -> None:
     assert (summary.delivery.completed, summary.delivery.by_chance) == (18, 1)
     assert summary.delivery.completed_share == 1.0
     assert summary.slos[0].status == "PASS"
+    level = make_load_level(a_run(sweep="request-rate=1", users=None), summary)
+    assert (level.delivered, level.completed) == (1.0, 1.0)  # all 19 were sent
+    assert level.answered_share == pytest.approx(18 / 19)
     assert describe_completed(summary.delivery) == (
         "100.0%: 0.90/s in the 20 s to the stop, 18 answered and 19 due in it. 1 more may "
         "still be in flight, as in a server that keeps up, and counts as completed"

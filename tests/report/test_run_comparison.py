@@ -4,6 +4,8 @@ command."""
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +20,7 @@ from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import SIMULATED, Run, Stage, write_run
-from locust_llm.report.console_summary import LINES, format_comparison_ending
+from locust_llm.report.console_summary import LINES, _name_runs, format_comparison_ending
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.run_comparison import (
     Comparison,
@@ -668,3 +670,16 @@ def test_cached_input_that_differs_by_more_than_two_points_is_named(
     found = [text for text in pair.warnings if "cached input" in text]
     assert bool(found) == named
     assert all("50.0%" in text and "52.1%" in text for text in found)
+
+
+def test_a_warning_names_its_run_once() -> None:
+    """The problem of a folder begins with its name; a difference has it from both runs."""
+    problem, difference = "f1: 20 of 155 requests failed.", "Other users: 4 for 8."
+    pairs: Any = [
+        SimpleNamespace(warnings=(problem, difference)),
+        SimpleNamespace(warnings=(difference,)),
+    ]
+    assert list(_name_runs(["f1", "k1"], pairs)) == [
+        f"WARNING: {problem}",
+        f"WARNING: f1, k1: {difference}",
+    ]
